@@ -1,0 +1,291 @@
+/*
+ * libsandbox: run code nobody trusts, from C.
+ *
+ * Link with -lsandbox (pkg-config: libsandbox).  Only standard headers are included; the header is plain C99 and C++11.
+ *
+ *     sandbox_init("/var/run/sandbox-engine/engine.sock");
+ *     sandbox_spec_t spec = {0};
+ *     spec.memory_mib = 512;
+ *     spec.vcpu_count = 1;
+ *     spec.template_name = "python-agent";
+ *     sandbox_handle_t *h = NULL;
+ *     if (sandbox_create(&spec, &h) == SANDBOX_OK) {
+ *         sandbox_exec_spec_t cmd = {0};
+ *         cmd.command = "python3 -c 'print(6 * 7)'";
+ *         sandbox_exec_result_t result = {0};
+ *         if (sandbox_exec(h, &cmd, &result) == SANDBOX_OK)
+ *             fwrite(result.out, 1, result.out_len, stdout);
+ *         sandbox_exec_result_free(&result);
+ *         sandbox_destroy(h);
+ *     }
+ *     sandbox_cleanup();
+ *
+ * Rules for every function unless its comment says otherwise
+ *  - Thread-safe, also on one shared connection: any number of threads may have calls in flight at once, and the engine
+ *    may finish them in any order.  One handle must not be used in one thread while another destroys it.
+ *  - SANDBOX_OK (0) is success.  On failure no output parameter is written, and sandbox_last_error() has a sentence that
+ *    says what was wrong, with which value, and what to do.
+ *  - Structs are zero-initialised by the caller before fields are set.  They grow at their end only, and a field that was
+ *    not set must read as 0 or NULL; `reserved` members must be 0.
+ *  - Strings passed in are copied; they may be freed when the call returns.
+ */
+#ifndef LIBSANDBOX_H
+#define LIBSANDBOX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SANDBOX_VERSION_MAJOR 0
+#define SANDBOX_VERSION_MINOR 1
+#define SANDBOX_VERSION_PATCH 0
+
+/* The engine's socket where none is named. */
+#define SANDBOX_DEFAULT_SOCKET "/var/run/sandbox-engine/engine.sock"
+
+/* Limits.  Beyond one, a call fails with SANDBOX_ERR_TOO_LARGE unless its comment says otherwise. */
+#define SANDBOX_MAX_FILE (4u * 1024 * 1024)   /* bytes read or written by one sandbox_read_file/sandbox_write_file */
+#define SANDBOX_MAX_STDIN (64u * 1024)        /* sandbox_exec_spec_t.stdin_len */
+#define SANDBOX_EXEC_STDOUT_HEAD (32u * 1024) /* most of stdout that sandbox_exec returns */
+#define SANDBOX_EXEC_STDERR_HEAD (16u * 1024) /* most of stderr that sandbox_exec returns */
+#define SANDBOX_MAX_GUEST_OPS 16              /* guest operations in flight on one connection */
+#define SANDBOX_MAX_OWNED 128                 /* sandboxes owned by one connection, as shipped */
+
+typedef struct sandbox_handle_t sandbox_handle_t; /* one sandbox, owned by the connection that created it */
+typedef struct sandbox_conn_t sandbox_conn_t;     /* one connection to an engine */
+
+/* Spec 000, "Error codes". */
+typedef enum {
+    SANDBOX_OK = 0,
+    SANDBOX_ERR_POOL_EXHAUSTED = -1,     /* no warm sandbox and the wait timed out, or a per-connection or uid cap was hit */
+    SANDBOX_ERR_INVALID_SPEC = -2,       /* unknown template, invalid value, or an isolation floor that cannot be met */
+    SANDBOX_ERR_DAEMON_UNREACHABLE = -3, /* could not connect to the engine, or the connection broke */
+    SANDBOX_ERR_PERMISSION_DENIED = -4,  /* rejected by the engine (uid allow-list, or not your sandbox) */
+    SANDBOX_ERR_INTERNAL = -5,           /* unexpected failure on the engine's side */
+    SANDBOX_ERR_SESSION_EXPIRED = -6,    /* the session's volume has expired and is gone */
+    SANDBOX_ERR_SESSION_LIMIT = -7,      /* the session is at the platform's maximum lifetime */
+    SANDBOX_ERR_SESSION_UNKNOWN = -8,    /* no volume exists for that session key */
+    SANDBOX_ERR_GUEST_UNAVAILABLE = -9,  /* the agent cannot be reached, or too many guest operations; retryable */
+    SANDBOX_ERR_PATH_DENIED = -10,       /* not absolute, has "." or "..", or resolves outside /workspace */
+    SANDBOX_ERR_NOT_FOUND = -11,         /* the path does not exist */
+    SANDBOX_ERR_EXISTS = -12,            /* the path exists and exclusivity was asked for */
+    SANDBOX_ERR_TOO_LARGE = -13,         /* a file, chunk or stdin is over its limit */
+    SANDBOX_ERR_GUEST_IO = -14,          /* the guest's filesystem failed the operation */
+    SANDBOX_ERR_TIMEOUT = -15            /* the host-side deadline passed before the guest answered */
+} sandbox_error_t;
+
+/* How strong the wall around a sandbox is, weakest first (docs/architecture.md). */
+typedef enum {
+    SANDBOX_ISOLATION_NONE = 0,      /* in a spec: no floor */
+    SANDBOX_ISOLATION_PROCESS = 1,   /* a seccomp-confined process */
+    SANDBOX_ISOLATION_CONTAINER = 2, /* namespaces, seccomp, cgroups, own uids; the host's kernel is shared */
+    SANDBOX_ISOLATION_KERNEL = 3,    /* a user-space kernel (gVisor) between the code and the host's */
+    SANDBOX_ISOLATION_VM = 4         /* a microVM with a kernel of its own */
+} sandbox_isolation_t;
+
+/* ---- What to create -------------------------------------------------------------------------------------------- */
+
+/* Zero-initialise, then set what you need (spec 000).  Grows at its end only. */
+typedef struct {
+    uint64_t memory_mib;       /* memory limit in MiB, 16 to the engine's maximum */
+    uint32_t vcpu_count;       /* processors, 1 to the engine's maximum */
+    const char *template_name; /* template or alias */
+    const char **env_vars;     /* NULL-terminated "KEY=VALUE" array, or NULL; every exec inherits them */
+    uint32_t pool_wait_ms;     /* longest wait for a sandbox in milliseconds; 0: fail at once if none can be had */
+    const char *session_key;   /* persistent /workspace volume: 1-127 printable bytes without '"' and '\'; NULL: ephemeral */
+    uint32_t ttl_seconds;      /* volume lifetime; 0: platform default (7 days) */
+    const char **egress_allow; /* NULL-terminated "host", "host:port" or "*.suffix[:port]"; NULL: engine's default */
+    int egress_deny_all;       /* 1: may reach nothing */
+    uint32_t min_isolation;    /* sandbox_isolation_t: refuse (INVALID_SPEC) rather than run behind a weaker wall */
+    uint64_t disk_mib;         /* size of the sandbox's writable disk in MiB; 0: the engine's default */
+    uint64_t reserved[6];
+} sandbox_spec_t;
+
+/* This struct never grows. */
+typedef struct {
+    uint32_t sandbox_id;
+    bool is_running;         /* false when paused */
+    uint64_t uptime_ms;      /* since last resume */
+    uint64_t memory_rss_mib; /* resident memory of the whole sandbox (docs/isolation.md says what is counted per tier) */
+    uint32_t page_faults;    /* page faults the host served for the sandbox since the last resume */
+} sandbox_status_t;
+
+/* ---- Running commands ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *command;     /* a script for /bin/sh -c; exactly one of command and argv is set */
+    const char *const *argv; /* NULL-terminated program and arguments; the program is looked up in PATH */
+    const char *const *env;  /* NULL-terminated "KEY=VALUE" array, or NULL; wins over the sandbox's variables */
+    const char *cwd;         /* working directory; NULL: /workspace */
+    uint32_t timeout_ms;     /* the command and all it started is killed after this; 0: one hour, which is the most */
+    const void *stdin_data;  /* standard input, then end of file */
+    size_t stdin_len;        /* at most SANDBOX_MAX_STDIN */
+    uint64_t max_output;     /* killed after writing more than this to stdout and stderr together; 0: 4 MiB */
+    uint64_t reserved[8];
+} sandbox_exec_spec_t;
+
+/* Every command that ran gives SANDBOX_OK and one of these: a non-zero exit, a timeout and a kill are results, not errors.
+ * A command that could not be started has exit_code 127 (not found) or 126 (anything else), as a shell would say, with a
+ * sentence on `err`.  Free with sandbox_exec_result_free. */
+typedef struct {
+    int32_t exit_code;     /* 0-255; -1 when a signal ended the command */
+    int32_t term_signal;   /* that signal, or 0 */
+    bool timed_out;        /* killed because timeout_ms passed */
+    bool output_truncated; /* out or err holds less than the command wrote: see out_total and err_total */
+    bool output_limit_hit; /* killed because it wrote more than max_output */
+    bool oom_killed;       /* a process of this command was killed because the sandbox's memory was full */
+    uint8_t *out;          /* head of stdout: bytes as written, and a NUL behind them; never NULL after SANDBOX_OK */
+    size_t out_len;        /* at most SANDBOX_EXEC_STDOUT_HEAD */
+    uint8_t *err;          /* head of stderr, likewise */
+    size_t err_len;        /* at most SANDBOX_EXEC_STDERR_HEAD */
+    uint64_t out_total;    /* bytes the command really wrote to stdout */
+    uint64_t err_total;    /* and to stderr */
+    uint64_t duration_us;  /* from start to end of the command, inside the sandbox */
+    uint64_t user_us;      /* processor time of the command and the children it waited for */
+    uint64_t system_us;
+    uint64_t max_rss_kib; /* largest resident set among them */
+    int32_t start_errno;  /* why the command could not be started, or 0 */
+    uint64_t reserved[8];
+} sandbox_exec_result_t;
+
+/* ---- Files -------------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+    SANDBOX_FILE_OTHER = 0,
+    SANDBOX_FILE_REGULAR = 1,
+    SANDBOX_FILE_DIRECTORY = 2,
+    SANDBOX_FILE_SYMLINK = 3,
+    SANDBOX_FILE_FIFO = 4,
+    SANDBOX_FILE_SOCKET = 5,
+    SANDBOX_FILE_CHAR_DEVICE = 6,
+    SANDBOX_FILE_BLOCK_DEVICE = 7
+} sandbox_file_type_t;
+
+typedef struct {
+    const char *name; /* bytes as in the guest, NUL-terminated, without the directory; inside the array's block */
+    uint32_t type;    /* sandbox_file_type_t */
+    uint32_t mode;    /* permission bits */
+    uint64_t size;    /* bytes */
+    int64_t mtime;    /* seconds since 1970 */
+    uint64_t reserved[4];
+} sandbox_dirent_t;
+
+typedef struct {
+    uint32_t type; /* sandbox_file_type_t */
+    uint32_t mode; /* permission bits */
+    uint32_t uid;
+    uint32_t gid;
+    uint64_t size;
+    int64_t mtime; /* seconds since 1970 */
+    uint32_t mtime_nsec;
+    uint32_t nlink;
+    uint64_t inode;
+    uint64_t reserved[4];
+} sandbox_fstat_t;
+
+/* Flags of sandbox_write_file. */
+#define SANDBOX_WRITE_APPEND 1u  /* add to the end */
+#define SANDBOX_WRITE_EXCL 2u    /* SANDBOX_ERR_EXISTS if the file is there */
+#define SANDBOX_WRITE_PARENTS 4u /* make missing directories above it (mode 0755) */
+
+/* ---- Connections ------------------------------------------------------------------------------------------------- */
+
+/* Opens the default connection, which sandbox_create and sandbox_cleanup use.  NULL: SANDBOX_DEFAULT_SOCKET.  A second call
+ * while it is open is SANDBOX_OK and changes nothing when the path is the same, else SANDBOX_ERR_INVALID_SPEC.
+ * Errors: DAEMON_UNREACHABLE, PERMISSION_DENIED. */
+sandbox_error_t sandbox_init(const char *socket_path);
+
+/* Destroys every sandbox of the default connection, waits until that is done, and closes it.  Handles of it are then only
+ * good for sandbox_destroy, which frees them.  Harmless when there is none. */
+void sandbox_cleanup(void);
+
+/* Several independent connections in one process.  A sandbox belongs to the connection it was created on and ends with it.
+ * Errors as sandbox_init. */
+sandbox_error_t sandbox_conn_open(const char *socket_path, sandbox_conn_t **out_conn);
+/* As sandbox_cleanup, for one connection; no other call may be in progress on it.  NULL is fine. */
+void sandbox_conn_close(sandbox_conn_t *conn);
+sandbox_error_t sandbox_conn_create(sandbox_conn_t *conn, const sandbox_spec_t *spec, sandbox_handle_t **out_handle);
+
+/* What the engine is and can do, as one JSON object (keys in docs/wire.md): version, tiers, sandboxes, limits.
+ * `conn` NULL: the default connection.  *out_json is freed with free(). */
+sandbox_error_t sandbox_conn_engine_status(sandbox_conn_t *conn, char **out_json);
+
+/* ---- Sandboxes --------------------------------------------------------------------------------------------------- */
+
+/* Blocks up to spec->pool_wait_ms for a sandbox.  *out_handle is freed by sandbox_destroy.
+ * Errors: POOL_EXHAUSTED, INVALID_SPEC, DAEMON_UNREACHABLE, PERMISSION_DENIED, INTERNAL, GUEST_UNAVAILABLE. */
+sandbox_error_t sandbox_create(const sandbox_spec_t *spec, sandbox_handle_t **out_handle);
+
+/* Freezes every process of the sandbox; memory stays.  Pausing a paused sandbox is SANDBOX_OK.  Guest operations on it
+ * then fail with GUEST_UNAVAILABLE; one in flight goes on after the resume, its deadline standing still meanwhile. */
+sandbox_error_t sandbox_pause(sandbox_handle_t *handle);
+/* Resuming a running sandbox is SANDBOX_OK and does not reset its uptime. */
+sandbox_error_t sandbox_resume(sandbox_handle_t *handle);
+
+/* Kills the sandbox, waits until the engine has done so, and frees the handle, also when the call fails.  NULL is fine. */
+sandbox_error_t sandbox_destroy(sandbox_handle_t *handle);
+
+sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_status);
+
+/* Facts from the create, without asking the engine.  NULL: 0, NONE, "". */
+uint32_t sandbox_id(const sandbox_handle_t *handle);
+sandbox_isolation_t sandbox_isolation(const sandbox_handle_t *handle);
+/* "pool", "restored" or "cold": how this sandbox was started.  Lives as long as the handle. */
+const char *sandbox_start_kind(const sandbox_handle_t *handle);
+
+/* "process", "container", "kernel", "vm", or "none".  Static text. */
+const char *sandbox_isolation_name(sandbox_isolation_t isolation);
+
+/* ---- Guest operations (at most SANDBOX_MAX_GUEST_OPS in flight on one connection) --------------------------------- */
+
+/* Runs one command and waits for its end.  SANDBOX_OK whenever it ran (see sandbox_exec_result_t).
+ * Errors: INVALID_SPEC (neither or both of command and argv, a bad variable), TOO_LARGE (stdin; or arguments, environment
+ * and stdin together over one 64 KiB frame), GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE, INTERNAL. */
+sandbox_error_t sandbox_exec(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec, sandbox_exec_result_t *out_result);
+/* Frees what is inside and zeroes it.  NULL and a zeroed struct are fine. */
+void sandbox_exec_result_free(sandbox_exec_result_t *result);
+
+/* File paths are absolute and stay inside /workspace, also through symbolic links.
+ * Errors of all: PATH_DENIED, NOT_FOUND, GUEST_IO, GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE. */
+
+/* The whole file, at most SANDBOX_MAX_FILE (else TOO_LARGE).  *data is freed with free() and has a NUL behind its *len
+ * bytes.  A file that changes meanwhile may be read in a mixed state beyond the first 48 KiB. */
+sandbox_error_t sandbox_read_file(sandbox_handle_t *handle, const char *path, uint8_t **data, size_t *len);
+
+/* Writes the whole file.  Up to 48 KiB it is replaced atomically; more is sent as replace-then-append, so a failure partway
+ * can leave a partial file.  `mode`: permission bits of a new file, 0: 0644.  `flags`: SANDBOX_WRITE_*.
+ * Errors also: EXISTS, TOO_LARGE, INVALID_SPEC (unknown flag). */
+sandbox_error_t sandbox_write_file(sandbox_handle_t *handle, const char *path, const uint8_t *data, size_t len, uint32_t mode,
+                                   uint32_t flags);
+
+/* Entries without "." and "..", by name.  *truncated: there are more than one reply can carry (about 64 KiB of names).
+ * *entries is one block, names included: free it with free(). */
+sandbox_error_t sandbox_list_dir(sandbox_handle_t *handle, const char *path, sandbox_dirent_t **entries, size_t *count,
+                                 bool *truncated);
+
+/* Does not follow a final symbolic link. */
+sandbox_error_t sandbox_stat(sandbox_handle_t *handle, const char *path, sandbox_fstat_t *out_stat);
+
+/* `mode` 0: 0755.  With `parents` like mkdir -p; without, EXISTS if the path is there. */
+sandbox_error_t sandbox_mkdir(sandbox_handle_t *handle, const char *path, uint32_t mode, bool parents);
+
+/* A file, an empty directory, or with `recursive` a whole tree; never /workspace itself (PATH_DENIED). */
+sandbox_error_t sandbox_remove(sandbox_handle_t *handle, const char *path, bool recursive);
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+/* A short fixed text for a code; never NULL. */
+const char *sandbox_error_string(sandbox_error_t code);
+/* The sentence that belongs to the last failed call of this thread; "" if there was none.  Valid until this thread's next
+ * call into the library. */
+const char *sandbox_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

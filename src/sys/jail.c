@@ -1,0 +1,198 @@
+#include "sys/jail.h"
+
+#include "base/cleanup.h"
+#include "sys/fdpass.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+// ---- the jailer's half ----
+
+// What a request of each operation must look like.
+static const struct {
+    bool takes_fd;
+    bool uses_slot;
+    bool uses_start;
+} shape[JAIL_OP_END_] = {
+    [JAIL_OP_HELLO] = {.takes_fd = false},
+    [JAIL_OP_PROBE] = {.takes_fd = false},
+    [JAIL_OP_MOUNT] = {.takes_fd = true},
+    [JAIL_OP_UNMOUNT] = {.uses_slot = true},
+    [JAIL_OP_START] = {.takes_fd = true, .uses_start = true},
+    [JAIL_OP_STOP] = {.uses_slot = true},
+    [JAIL_OP_FREEZE] = {.uses_slot = true},
+    [JAIL_OP_THAW] = {.uses_slot = true},
+    [JAIL_OP_STATS] = {.uses_slot = true},
+};
+
+static bool hostname_ok(const char name[static JAIL_HOSTNAME_MAX + 1])
+{
+    size_t n = strnlen(name, JAIL_HOSTNAME_MAX + 1);
+    if (n == 0 || n > JAIL_HOSTNAME_MAX || name[0] == '-' || name[n - 1] == '-')
+        return false;
+    return strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
+}
+
+static bool in_range(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value >= least && value <= most;
+}
+
+static bool start_ok(const struct jail_start *s)
+{
+    return s->template_slot < JAIL_TEMPLATES_MAX && in_range(s->vcpus, 1, JAIL_VCPUS_MAX) &&
+           in_range(s->memory_mib, JAIL_MEMORY_MIB_MIN, JAIL_MEMORY_MIB_MAX) &&
+           in_range(s->disk_mib, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX) && in_range(s->pids_max, 8, JAIL_PIDS_MAX) &&
+           hostname_ok(s->hostname);
+}
+
+int jail_check(const struct jail_request *request, bool has_fd)
+{
+    if (request->op == 0 || request->op >= JAIL_OP_EXITED || request->id == 0 || request->reserved != 0)
+        return -EPROTO;
+    if (has_fd != shape[request->op].takes_fd)
+        return -EPROTO;
+    if (!shape[request->op].uses_slot && request->slot != 0)
+        return -EPROTO;
+    if (request->slot >= JAIL_SANDBOXES_MAX || (request->op == JAIL_OP_UNMOUNT && request->slot >= JAIL_TEMPLATES_MAX))
+        return -EPROTO;
+    static const struct jail_start none;
+    if (shape[request->op].uses_start ? !start_ok(&request->start) : memcmp(&request->start, &none, sizeof none) != 0)
+        return -EPROTO;
+    return 0;
+}
+
+int jail_receive(int channel, struct jail_request *ret_request, int *ret_fd)
+{
+    struct jail_request request;
+    cleanup_fd int fd = -1;
+    size_t fds = 1;
+    ssize_t n = fdpass_recv(channel, &request, sizeof request, &fd, &fds);
+    if (n <= 0)
+        return (int)n;
+    if ((size_t)n != sizeof request || jail_check(&request, fds == 1) < 0)
+        return -EPROTO;
+    *ret_request = request;
+    *ret_fd = take_fd(&fd);
+    return 1;
+}
+
+int jail_answer(int channel, const struct jail_reply *reply)
+{
+    ssize_t n = fdpass_send(channel, reply, sizeof *reply, NULL, 0);
+    return n < 0 ? (int)n : 0;
+}
+
+// ---- the engine's half ----
+
+struct jail_pending {
+    uint32_t id;
+    jail_done_fn *done;
+    void *arg;
+    struct jail_pending *next;
+};
+
+struct jail_client {
+    struct loop *loop;
+    int channel;
+    struct watch *watch;
+    jail_done_fn *on_exited;
+    void (*on_lost)(void *arg);
+    void *arg;
+    uint32_t last_id;
+    struct jail_pending *pending;
+};
+
+static void lose(struct jail_client *c)
+{
+    c->watch = watch_remove(c->watch);
+    c->on_lost(c->arg);
+}
+
+static void dispatch(struct jail_client *c, struct jail_reply *reply)
+{
+    reply->detail[JAIL_DETAIL_MAX - 1] = '\0';
+    if (reply->op == JAIL_OP_EXITED) {
+        c->on_exited(c->arg, reply);
+        return;
+    }
+    for (struct jail_pending **at = &c->pending; *at != NULL; at = &(*at)->next) {
+        if ((*at)->id != reply->id)
+            continue;
+        struct jail_pending *p = *at;
+        *at = p->next;
+        p->done(p->arg, reply);
+        free(p);
+        return;
+    }
+}
+
+static void on_channel(void *arg, uint32_t events)
+{
+    (void)events;
+    struct jail_client *c = arg;
+    struct jail_reply reply;
+    ssize_t n = fdpass_recv(c->channel, &reply, sizeof reply, NULL, NULL);
+    if (n == -EAGAIN)
+        return;
+    if (n != (ssize_t)sizeof reply)
+        lose(c);
+    else
+        dispatch(c, &reply);
+}
+
+int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, void (*on_lost)(void *arg), void *arg,
+                    struct jail_client **ret_client)
+{
+    struct jail_client *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return -ENOMEM;
+    *c = (struct jail_client){.loop = loop, .channel = channel, .on_exited = on_exited, .on_lost = on_lost, .arg = arg};
+    int flags = fcntl(channel, F_GETFL);
+    int r = flags < 0 || fcntl(channel, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+    if (r == 0)
+        r = watch_add(loop, channel, EPOLLIN, on_channel, c, &c->watch);
+    if (r < 0) {
+        free(c);
+        return r;
+    }
+    *ret_client = c;
+    return 0;
+}
+
+struct jail_client *jail_client_free(struct jail_client *client)
+{
+    if (client == NULL)
+        return NULL;
+    client->watch = watch_remove(client->watch);
+    close_fd(&client->channel);
+    while (client->pending != NULL) {
+        struct jail_pending *p = client->pending;
+        client->pending = p->next;
+        free(p);
+    }
+    free(client);
+    return NULL;
+}
+
+int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg)
+{
+    struct jail_pending *p = malloc(sizeof *p);
+    if (p == NULL)
+        return -ENOMEM;
+    if (++client->last_id == 0)
+        client->last_id = 1;
+    request->id = client->last_id;
+    ssize_t n = fdpass_send(client->channel, request, sizeof *request, &fd, fd >= 0 ? 1 : 0);
+    if (n < 0) {
+        free(p);
+        return (int)n;
+    }
+    *p = (struct jail_pending){.id = request->id, .done = done, .arg = arg, .next = client->pending};
+    client->pending = p;
+    return 0;
+}

@@ -1,0 +1,118 @@
+// The engine-jailer protocol: everything the engine may ask of its one privileged hand.
+//
+// Actors: sandbox-engine (unprivileged; may be taken over one day) asks; sandbox-jailer (root) does.  The jailer treats the
+// engine as hostile: each message is one SOCK_SEQPACKET packet of exactly the struct's size, each field is checked against
+// a closed range, each name against an alphabet, each descriptor by fstat; the jailer computes every size, path and id
+// itself.  Nothing in a request came from a guest, and nothing a client wrote reaches it but two numbers (memory, vcpus)
+// and a disk size.
+//
+// Why fixed structs and not protobuf: a root process should parse as little as it can.
+//
+// States of a jailed sandbox: (START) -> running <-> frozen -> (STOP, or its own death) -> gone, said by an EXITED event.
+// When the channel closes, every sandbox of this jailer dies at once and the jailer exits.
+//
+// Both halves of the protocol are in jail.c: the checks the jailer makes, and the calls the engine uses.
+#ifndef SYS_JAIL_H
+#define SYS_JAIL_H
+
+#include "sys/loop.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum {
+    JAIL_PROTOCOL_VERSION = 1,
+    JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
+    JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
+    JAIL_MEMORY_MIB_MIN = 16,
+    JAIL_MEMORY_MIB_MAX = 64 * 1024,
+    JAIL_VCPUS_MAX = 32,
+    JAIL_DISK_MIB_MIN = 16,
+    JAIL_DISK_MIB_MAX = 1024 * 1024,
+    JAIL_PIDS_MAX = 65536,
+    JAIL_HOSTNAME_MAX = 63,
+    JAIL_DETAIL_MAX = 160,
+};
+
+// The descriptors a started engine finds (fixed numbers, checked by it).
+enum { ENGINE_FD_JAILER = 3, ENGINE_FD_RUN_DIR = 4, ENGINE_FD_TEMPLATES_DIR = 5 };
+
+enum jail_op {
+    JAIL_OP_HELLO = 1,  // version check
+    JAIL_OP_PROBE,      // start a throwaway sandbox over an empty root and let it prove its walls; no descriptor
+    JAIL_OP_MOUNT,      // mount a template; one descriptor: its rootfs.ext4, root's and not writable by others
+    JAIL_OP_UNMOUNT,    // let a template go; sandboxes over it keep it
+    JAIL_OP_START,      // start a sandbox; one descriptor: the agent's end of the control line (SOCK_SEQPACKET)
+    JAIL_OP_STOP,       // kill it; answered at once, EXITED follows when nothing of it is left
+    JAIL_OP_FREEZE,
+    JAIL_OP_THAW,
+    JAIL_OP_STATS,
+    JAIL_OP_EXITED,  // event, jailer to engine: a sandbox and all its traces are gone
+    JAIL_OP_END_,
+};
+
+struct jail_start {
+    uint32_t template_slot;  // from MOUNT
+    uint32_t vcpus;
+    uint64_t memory_mib;
+    uint64_t disk_mib;
+    uint32_t pids_max;
+    char hostname[JAIL_HOSTNAME_MAX + 1];  // [a-z0-9-], NUL-terminated
+};
+
+struct jail_request {
+    uint32_t op;
+    uint32_t id;    // chosen by the engine, echoed
+    uint32_t slot;  // a sandbox (STOP, FREEZE, THAW, STATS) or a template (UNMOUNT)
+    uint32_t reserved;
+    struct jail_start start;
+};
+
+struct jail_stats {
+    uint64_t memory_bytes;  // resident: anonymous memory, shared memory and page cache of the sandbox
+    uint64_t page_faults;   // since the start
+    uint64_t oom_kills;
+    uint64_t cpu_us;
+    uint64_t pids;
+};
+
+struct jail_reply {
+    uint32_t op;
+    uint32_t id;          // of the request; 0 for an event
+    int32_t error;        // 0 or a negative errno
+    uint32_t slot;        // MOUNT: template; START: sandbox; EXITED: sandbox
+    int32_t exit_status;  // EXITED: wait status of the agent
+    uint32_t oom;         // EXITED: the agent or the whole sandbox was killed for memory
+    struct jail_stats stats;
+    char detail[JAIL_DETAIL_MAX];  // which step failed, for the log and the operator
+};
+
+// ---- the jailer's half ----
+
+// Receives one request and checks everything that can be checked without knowing the jailer's state: size, op, ranges,
+// alphabets, reserved fields, number of descriptors.  1: *ret_request is good, and *ret_fd is the descriptor that came along
+// (or -1; the caller owns it).  0: the engine is gone.  -EPROTO: a bad message (the jailer gives up on this engine).
+int jail_receive(int channel, struct jail_request *ret_request, int *ret_fd);
+// The check of jail_receive, apart, for tests and the fuzzer.
+int jail_check(const struct jail_request *request, bool has_fd);
+// Answers; `reply->detail` is cut to fit.  0 or a negative errno.
+int jail_answer(int channel, const struct jail_reply *reply);
+
+// ---- the engine's half ----
+
+struct jail_client;
+typedef void jail_done_fn(void *arg, const struct jail_reply *reply);
+
+// Takes over `channel` on success.  `on_exited` gets EXITED events; `on_lost` is called once if the jailer goes away.
+// Everything runs on `loop`'s thread.
+int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, void (*on_lost)(void *arg), void *arg,
+                    struct jail_client **ret_client);
+struct jail_client *jail_client_free(struct jail_client *client);
+
+// Sends a request (op, slot and start are filled in by the caller; id is chosen here) with `fd` or -1, which stays the
+// caller's.  `done` is called exactly once, later, unless a negative errno is returned or the client is freed.
+int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg);
+
+#endif

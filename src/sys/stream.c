@@ -1,0 +1,252 @@
+#include "sys/stream.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "wire/frame.h"
+#include "wire/pb.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { READ_STEP = 64 * 1024 };
+
+struct stream {
+    int fd;
+    struct watch *watch;
+    struct stream_limits limits;
+    const struct stream_handler *handler;
+    void *arg;
+    struct buf in;
+    struct buf out;
+    size_t out_sent;  // bytes at the start of `out` that the socket has taken
+    bool held;
+    bool ended;
+    bool finishing;
+    bool in_callback;
+    bool freed;      // stream_free was called from a callback
+    bool redeliver;  // frames read before a hold wait to be handed over
+};
+
+static void on_event(void *arg, uint32_t events);
+
+int stream_new(struct loop *loop, int fd, const struct stream_limits *limits, const struct stream_handler *handler, void *arg,
+               struct stream **ret_stream)
+{
+    struct stream *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return -ENOMEM;
+    *s = (struct stream){.fd = -1,
+                         .limits = *limits,
+                         .handler = handler,
+                         .arg = arg,
+                         .in = BUF_INIT(FRAME_HEAD + limits->frame_max + READ_STEP),
+                         .out = BUF_INIT(limits->queue_max)};
+    int flags = fcntl(fd, F_GETFL);
+    int r = flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+    if (r == 0)
+        r = watch_add(loop, fd, EPOLLIN, on_event, s, &s->watch);
+    if (r < 0) {
+        free(s);
+        return r;
+    }
+    s->fd = fd;
+    *ret_stream = s;
+    return 0;
+}
+
+struct stream *stream_free(struct stream *s)
+{
+    if (s == NULL || s->freed)
+        return NULL;
+    s->watch = watch_remove(s->watch);
+    close_fd(&s->fd);
+    s->ended = true;
+    if (s->in_callback) {  // on_event still holds it
+        s->freed = true;
+        return NULL;
+    }
+    buf_free(&s->in);
+    buf_free(&s->out);
+    free(s);
+    return NULL;
+}
+
+size_t stream_queued(const struct stream *s)
+{
+    return s->out.len - s->out_sent;
+}
+
+int stream_fd(const struct stream *s)
+{
+    return s->fd;
+}
+
+static void update_interest(struct stream *s)
+{
+    if (s->ended || s->watch == NULL)
+        return;
+    // A socket is nearly always writable: asking for EPOLLOUT brings us back from the loop to deliver what waits.
+    uint32_t events = (s->held ? 0 : EPOLLIN) | (stream_queued(s) > 0 || s->redeliver ? EPOLLOUT : 0);
+    watch_set(s->watch, events);
+}
+
+void stream_hold(struct stream *s, bool hold)
+{
+    s->held = hold;
+    s->redeliver = !hold && s->in.len > 0;
+    update_interest(s);
+}
+
+// Sends what the socket takes.  0 or a negative errno.
+static int flush(struct stream *s)
+{
+    while (stream_queued(s) > 0) {
+        ssize_t n = send(s->fd, s->out.data + s->out_sent, stream_queued(s), MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno == EAGAIN ? 0 : -errno;
+        s->out_sent += (size_t)n;
+    }
+    buf_clear(&s->out);
+    s->out_sent = 0;
+    if (s->finishing) {
+        s->finishing = false;
+        shutdown(s->fd, SHUT_WR);
+    }
+    return 0;
+}
+
+// The room that sent bytes still take in `out` is given back before more is queued.
+static void compact(struct stream *s)
+{
+    buf_consume(&s->out, s->out_sent);
+    s->out_sent = 0;
+    s->out.error = 0;
+}
+
+// A socket that fails while sending is reported by the next event (EPOLLERR or EPOLLHUP), never from inside a send.
+static int sent(struct stream *s, int queue_result)
+{
+    if (queue_result < 0) {
+        s->out.error = 0;
+        return queue_result;
+    }
+    int r = flush(s);
+    update_interest(s);
+    return r < 0 ? -EPIPE : 0;
+}
+
+int stream_send(struct stream *s, const void *message)
+{
+    if (s->ended)
+        return -EPIPE;
+    compact(s);
+    return sent(s, pb_append_frame(&s->out, message, s->limits.queue_max));
+}
+
+int stream_send_bytes(struct stream *s, const void *bytes, size_t n)
+{
+    if (s->ended)
+        return -EPIPE;
+    compact(s);
+    uint8_t *space;
+    int r = n > UINT32_MAX ? -EMSGSIZE : buf_reserve(&s->out, FRAME_HEAD + n, &space);
+    if (r == 0) {
+        frame_put_head(space, (uint32_t)n);
+        if (n > 0)
+            memcpy(space + FRAME_HEAD, bytes, n);
+        buf_commit(&s->out, FRAME_HEAD + n);
+    }
+    return sent(s, r);
+}
+
+void stream_finish(struct stream *s)
+{
+    if (s->ended)
+        return;
+    s->finishing = true;
+    flush(s);
+    update_interest(s);
+}
+
+static void end(struct stream *s, int reason)
+{
+    if (s->ended)
+        return;
+    s->ended = true;
+    s->watch = watch_remove(s->watch);
+    s->handler->on_end(s->arg, reason);
+}
+
+// Hands over the whole frames that have been read; a held stream keeps them for later.
+static void deliver(struct stream *s)
+{
+    size_t used = 0;
+    s->redeliver = false;
+    while (!s->ended && !s->held) {
+        const uint8_t *body;
+        size_t len;
+        int r = frame_find(s->in.data + used, s->in.len - used, s->limits.frame_max, &body, &len);
+        if (r < 0) {
+            end(s, r);
+            return;
+        }
+        if (r == 0)
+            break;
+        used += FRAME_HEAD + len;
+        s->handler->on_frame(s->arg, body, len);
+    }
+    if (!s->freed)
+        buf_consume(&s->in, used);
+}
+
+static void fill(struct stream *s)
+{
+    uint8_t *space;
+    int r = buf_reserve(&s->in, READ_STEP, &space);
+    if (r < 0) {
+        end(s, r);
+        return;
+    }
+    ssize_t n = recv(s->fd, space, READ_STEP, 0);
+    if (n < 0) {
+        if (errno != EINTR && errno != EAGAIN)
+            end(s, -errno);
+        return;
+    }
+    if (n == 0) {
+        end(s, 0);
+        return;
+    }
+    buf_commit(&s->in, (size_t)n);
+    deliver(s);
+}
+
+static void on_event(void *arg, uint32_t events)
+{
+    struct stream *s = arg;
+    s->in_callback = true;
+    if ((events & EPOLLOUT) != 0) {
+        int r = flush(s);
+        if (r < 0)
+            end(s, r);
+        else if (s->redeliver)
+            deliver(s);
+        update_interest(s);
+    }
+    if (!s->ended && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+        if (!s->held)
+            fill(s);
+        else if ((events & (EPOLLHUP | EPOLLERR)) != 0)
+            end(s, 0);
+    }
+    s->in_callback = false;
+    if (s->freed) {
+        s->freed = false;
+        stream_free(s);
+    }
+}

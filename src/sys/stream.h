@@ -1,0 +1,47 @@
+// A non-blocking stream of frames on the event loop: whole frames in, queued bytes out, both with ceilings.
+//
+// The owner gets each frame in order; `on_end` is called once, when the peer is gone (0), broke the framing (-EMSGSIZE) or
+// the socket failed (negative errno).  After on_end nothing more is called.  The owner may call stream_free from either
+// callback.  Back-pressure: stream_hold(true) stops reading until stream_hold(false).
+#ifndef SYS_STREAM_H
+#define SYS_STREAM_H
+
+#include "sys/loop.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct stream;
+
+struct stream_handler {
+    // `body` is valid during the call only.
+    void (*on_frame)(void *arg, const uint8_t *body, size_t len);
+    void (*on_end)(void *arg, int reason);
+};
+
+struct stream_limits {
+    size_t frame_max;  // longest frame accepted
+    size_t queue_max;  // most bytes waiting to be sent; sending beyond it fails with -ENOSPC
+};
+
+// Takes over `fd` on success only (made non-blocking; closed by stream_free).  `handler` and `arg` outlive the stream.
+int stream_new(struct loop *loop, int fd, const struct stream_limits *limits, const struct stream_handler *handler, void *arg,
+               struct stream **ret_stream);
+// Closes.  NULL is fine; returns NULL.
+struct stream *stream_free(struct stream *s);
+
+// Queues one protobuf message as a frame and sends what the socket takes.  0, -EMSGSIZE, -ENOSPC, -ENOMEM, or -EPIPE when
+// the stream has ended.
+int stream_send(struct stream *s, const void *message);
+// The same for one frame of bytes.
+int stream_send_bytes(struct stream *s, const void *bytes, size_t n);
+
+// Bytes not yet taken by the socket.
+size_t stream_queued(const struct stream *s);
+void stream_hold(struct stream *s, bool hold);
+// After what is queued has been sent, shut down the sending side.
+void stream_finish(struct stream *s);
+int stream_fd(const struct stream *s);
+
+#endif

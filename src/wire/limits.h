@@ -1,0 +1,36 @@
+// Every ceiling of the wire formats, by name.  Each has a test on both sides of it.
+#ifndef WIRE_LIMITS_H
+#define WIRE_LIMITS_H
+
+enum {
+    // Spec 000: one client-engine frame, without its 4-byte length.
+    IPC_FRAME_MAX = 64 * 1024,
+    // Spec 000: one exec reply carries at most this much of each stream.
+    EXEC_STDOUT_HEAD = 32 * 1024,
+    EXEC_STDERR_HEAD = 16 * 1024,
+    EXEC_STDIN_MAX = 64 * 1024,
+    FILE_CHUNK_MAX = 48 * 1024,
+    FILE_MAX = 4 * 1024 * 1024,
+    EXEC_OUTPUT_DEFAULT = 4 * 1024 * 1024,
+    EXEC_TIMEOUT_MAX_MS = 3600 * 1000,
+    EXEC_ARGS_MAX = 4096,
+    ENV_VARS_MAX = 256,
+    ENV_VAR_MAX = 32 * 1024,
+    PATH_BYTES_MAX = 4095,
+    NAME_BYTES_MAX = 255,
+    TEMPLATE_NAME_MAX = 64,
+    SESSION_KEY_MAX = 127,
+    EGRESS_ENTRIES_MAX = 64,
+
+    // Engine-agent (proto/agent.proto).
+    AGENT_PROTOCOL_VERSION = 1,
+    AGENT_CONTROL_MAX = 64 * 1024,
+    AGENT_REQUEST_MAX = 72 * 1024,  // an IPC frame's worth and the envelope
+    AGENT_RESULT_MAX = 60 * 1024,   // what fits a GuestResponse with its envelope
+    AGENT_STREAMS_MAX = 16,
+
+    // Heap a parser may take for one message; protobuf's many small parts make it larger than the frame.
+    UNPACK_HEAP_MAX = 1024 * 1024,
+};
+
+#endif

@@ -1,0 +1,103 @@
+// base: buffers, JSON output, numbers, UTF-8, ids.
+#include "base/buf.h"
+#include "base/id.h"
+#include "base/json_out.h"
+#include "base/num.h"
+#include "base/utf8.h"
+#include "unit.h"
+
+#include <errno.h>
+#include <string.h>
+
+static void buf_takes_all_or_nothing(void **state)
+{
+    cleanup_buf struct buf b = BUF_INIT(10);
+    assert_int_equal(buf_append(&b, "12345678", 8), 0);
+    assert_int_equal(buf_append(&b, "abc", 3), -ENOSPC);
+    assert_int_equal(b.len, 8);
+    assert_int_equal(buf_error(&b), -ENOSPC);
+    buf_clear(&b);
+    assert_int_equal(buf_append(&b, "1234567890", 10), 0);
+    assert_string_equal(buf_text(&b), "1234567890");
+    buf_consume(&b, 7);
+    assert_string_equal(buf_text(&b), "890");
+}
+
+static void buf_printf_counts_text_only(void **state)
+{
+    cleanup_buf struct buf b = BUF_INIT(5);
+    assert_int_equal(buf_printf(&b, "%d", 12345), 0);
+    assert_string_equal(buf_text(&b), "12345");
+    assert_int_equal(buf_printf(&b, "6"), -ENOSPC);
+}
+
+static void json_escapes(void **state)
+{
+    cleanup_buf struct buf b = BUF_INIT(1000);
+    struct json_out j = JSON_OUT_INIT(&b);
+    json_open(&j, NULL, '{');
+    json_str(&j, "a\"b", "line\n\ttab\\ \x01");
+    json_bytes(&j, "bad", "x\xff\xe2\x82y", 5);
+    json_str(&j, "none", NULL);
+    json_u64(&j, "n", UINT64_MAX);
+    json_i64(&j, "i", -5);
+    json_bool(&j, "t", true);
+    json_open(&j, "list", '[');
+    json_str(&j, NULL, "é");
+    json_close(&j, ']');
+    json_close(&j, '}');
+    assert_string_equal(buf_text(&b),
+                        "{\"a\\\"b\":\"line\\n\\ttab\\\\ \\u0001\",\"bad\":\"x\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDy\","
+                        "\"none\":null,\"n\":18446744073709551615,\"i\":-5,\"t\":true,\"list\":[\"é\"]}");
+}
+
+static void numbers_whole_or_not_at_all(void **state)
+{
+    uint64_t v = 7;
+    assert_int_equal(parse_u64("0", 0, 10, &v), 0);
+    assert_int_equal(v, 0);
+    assert_int_equal(parse_u64("18446744073709551615", 0, UINT64_MAX, &v), 0);
+    assert_true(v == UINT64_MAX);
+    v = 7;
+    static const char *const bad[] = {"", "-1", "+1", " 1", "1 ", "0x5", "1e3", "5,5"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(parse_u64(bad[i], 0, UINT64_MAX, &v), -EINVAL);
+    assert_int_equal(parse_u64("18446744073709551616", 0, UINT64_MAX, &v), -ERANGE);
+    assert_int_equal(parse_u64("11", 0, 10, &v), -ERANGE);
+    assert_int_equal(v, 7);
+}
+
+static void utf8_is_strict(void **state)
+{
+    static const char *const good[] = {"a", "é", "€", "𐍈", "\xF4\x8F\xBF\xBF", "\xED\x9F\xBF"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        assert_true(utf8_valid((const uint8_t *)good[i], strlen(good[i])));
+    static const char *const bad[] = {"\x80",         "\xC0\x80",         "\xC1\xBF",         "\xE0\x80\x80",
+                                      "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82",
+                                      "\xFF"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_false(utf8_valid((const uint8_t *)bad[i], strlen(bad[i])));
+}
+
+static void ids_differ(void **state)
+{
+    char a[65], b[65];
+    assert_int_equal(random_hex(a, 64), 0);
+    assert_int_equal(random_hex(b, 64), 0);
+    assert_int_equal(strspn(a, "0123456789abcdef"), 64);
+    assert_string_not_equal(a, b);
+    assert_int_equal(random_hex(a, 63), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buf_takes_all_or_nothing),
+        cmocka_unit_test(buf_printf_counts_text_only),
+        cmocka_unit_test(json_escapes),
+        cmocka_unit_test(numbers_whole_or_not_at_all),
+        cmocka_unit_test(utf8_is_strict),
+        cmocka_unit_test(ids_differ),
+    };
+    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}
