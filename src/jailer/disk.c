@@ -67,24 +67,24 @@ static void exec_mkfs(int image)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (close_range(4, ~0U, 0) < 0)
         _exit(126);
-    static char *const argv[] = {"mkfs.ext4",
-                                 "-q",
-                                 "-F",
-                                 "-m",
-                                 "0",
-                                 "-b",
-                                 "4096",
-                                 "-I",
-                                 "256",
-                                 "-O",
-                                 "^has_journal,^metadata_csum,^resize_inode,uninit_bg",
-                                 "-E",
-                                 "lazy_itable_init=1,nodiscard,root_owner=0:0",
-                                 "/proc/self/fd/3",
-                                 NULL};
-    static char *const env[] = {"PATH=/usr/sbin:/sbin:/usr/bin:/bin", NULL};
-    execve("/usr/sbin/mkfs.ext4", argv, env);
-    execve("/sbin/mkfs.ext4", argv, env);
+    static const char *const argv[] = {"mkfs.ext4",
+                                       "-q",
+                                       "-F",
+                                       "-m",
+                                       "0",
+                                       "-b",
+                                       "4096",
+                                       "-I",
+                                       "256",
+                                       "-O",
+                                       "^has_journal,^metadata_csum,^resize_inode,uninit_bg",
+                                       "-E",
+                                       "lazy_itable_init=1,nodiscard,root_owner=0:0",
+                                       "/proc/self/fd/3",
+                                       NULL};
+    static const char *const env[] = {"PATH=/usr/sbin:/sbin:/usr/bin:/bin", NULL};
+    execve("/usr/sbin/mkfs.ext4", (char *const *)argv, (char *const *)env);
+    execve("/sbin/mkfs.ext4", (char *const *)argv, (char *const *)env);
     _exit(127);
 }
 
@@ -146,7 +146,7 @@ static int blank_of(struct disk_store *store, uint64_t mib, int *ret_fd)
 {
     struct blank *b = find_blank(store, mib);
     if (b == NULL) {
-        int fd;
+        int fd = -1;
         int r = format(mib, &fd);
         if (r < 0)
             return r;

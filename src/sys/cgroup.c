@@ -3,7 +3,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "sys/cgroup_mounts.h"
-#include "sys/file.h"
+#include "sys/small_file.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 #include "sys/cgroup_mounts.h"
 
 #include "base/cleanup.h"
-#include "sys/file.h"
+#include "sys/small_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

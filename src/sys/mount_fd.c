@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -67,4 +68,11 @@ int mount_attach(int mount, int target_fd)
 int mount_attach_at(int mount, int dir_fd, const char *path)
 {
     return syscall(SYS_move_mount, mount, "", dir_fd, path, MOVE_MOUNT_F_EMPTY_PATH) < 0 ? -errno : 0;
+}
+
+int mount_detach(int mount)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", mount);
+    return syscall(SYS_umount2, path, 2 /* MNT_DETACH */) < 0 ? -errno : 0;
 }

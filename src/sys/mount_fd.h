@@ -27,4 +27,7 @@ int mount_idmap(int mount, int userns_fd);
 int mount_attach(int mount, int target_fd);
 int mount_attach_at(int mount, int dir_fd, const char *path);
 
+// Takes an attached mount out of the tree; what still uses it keeps it alive.
+int mount_detach(int mount);
+
 #endif

@@ -1,6 +1,6 @@
 // Whole small files of /proc, /sys and cgroup: written with one write, read with one read.
-#ifndef SYS_FILE_H
-#define SYS_FILE_H
+#ifndef SYS_SMALL_FILE_H
+#define SYS_SMALL_FILE_H
 
 #include <stddef.h>
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-#include "sys/file.h"
+#include "sys/small_file.h"
 
 #include "base/cleanup.h"
 
