@@ -305,10 +305,13 @@ static int make_group(int parent_fd, const char *name)
     if (mkdirat(parent_fd, name, 0755) < 0)
         return -errno;
     cleanup_fd int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return -errno;
-    if (mkdirat(fd, "agent", 0755) < 0 || mkdirat(fd, "guest", 0755) < 0)
-        return -errno;
+    if (fd < 0 || mkdirat(fd, "agent", 0755) < 0 || mkdirat(fd, "guest", 0755) < 0) {
+        int r = -errno;
+        if (fd >= 0)
+            unlinkat(fd, "agent", AT_REMOVEDIR);
+        unlinkat(parent_fd, name, AT_REMOVEDIR);
+        return r;
+    }
     return take_fd(&fd);
 }
 
@@ -562,7 +565,7 @@ int cgroup_group_remove(struct cgroup_group *group)
 {
     int error = 0;
     for (int role = 0; role < CGROUP_ROLES; role++) {
-        if (group->tree->dir_fd[role] < 0)
+        if (group->dir_fd[role] < 0)  // not used here, or not made by us
             continue;
         cleanup_fd int fd = openat(group->tree->dir_fd[role], group->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0)
