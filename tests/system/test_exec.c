@@ -103,7 +103,8 @@ static void a_spec_that_makes_no_sense_is_refused(void **state)
 
 static void arguments_arrive_as_they_are(void **state)
 {
-    const char *argv[] = {"printf", "%s|", "", " a  b ", "c'd\"e", "$HOME `id`", "new\nline", "*", "-n", "\\", "\xff\xfe", NULL};
+    const char *argv[] = {"printf",    "%s|", "",   " a  b ", "c'd\"e",   "$HOME `id`",
+                          "new\nline", "*",   "-n", "\\",     "\xff\xfe", NULL};
     sandbox_exec_spec_t spec = {0};
     spec.argv = argv;
     cleanup_result sandbox_exec_result_t r = {0};
@@ -144,9 +145,14 @@ static void too_much_text_is_refused(void **state)
 
 static void variables_arrive_byte_for_byte(void **state)
 {
-    static const char *const values[] = {
-        "a\nb{\n'c'\"$HOME\" `id` \\n  ", "-----BEGIN X-----\nabc=\n-----END X-----\n", "{\"k\":\"v\",\"n\":[1,2]}", "a=b=c",
-        "",                                "\xff\xfe\x01",                              " leading and trailing ",    "\t"};
+    static const char *const values[] = {"a\nb{\n'c'\"$HOME\" `id` \\n  ",
+                                         "-----BEGIN X-----\nabc=\n-----END X-----\n",
+                                         "{\"k\":\"v\",\"n\":[1,2]}",
+                                         "a=b=c",
+                                         "",
+                                         "\xff\xfe\x01",
+                                         " leading and trailing ",
+                                         "\t"};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         char variable[256];
         snprintf(variable, sizeof variable, "V=%s", values[i]);

@@ -23,7 +23,7 @@ static void holds(sandbox_handle_t *h, const char *path, const char *text)
 static void sizes_on_both_sides_of_every_limit(void **state)
 {
     sandbox_handle_t *h = *state;
-    static const size_t sizes[] = {0,         1,         48 * KIB - 1,           48 * KIB, 48 * KIB + 1, 64 * KIB,
+    static const size_t sizes[] = {0,        1,          48 * KIB - 1,         48 * KIB,        48 * KIB + 1, 64 * KIB,
                                    96 * KIB, 1000 * KIB, SANDBOX_MAX_FILE - 1, SANDBOX_MAX_FILE};
     cleanup_free uint8_t *bytes = malloc(SANDBOX_MAX_FILE + 1);
     for (size_t i = 0; i < SANDBOX_MAX_FILE + 1; i++)
@@ -100,10 +100,25 @@ static void names_are_bytes(void **state)
     char longest[256];
     memset(longest, 'n', 255);
     longest[255] = '\0';
-    const char *const names[] = {"report%20name.txt", "report name.txt", "%2e%2e",  "100%.txt",  "a+b.txt",
-                                 "#?&;",              "new\nline",       "\xff\xfe", "e\xcc\x81", "\xc3\xa9",
-                                 "\xe6\x97\xa5",      "-rf",             "...",      "..x",       "back\\slash",
-                                 " ",                 "'",               "*",        longest};
+    const char *const names[] = {"report%20name.txt",
+                                 "report name.txt",
+                                 "%2e%2e",
+                                 "100%.txt",
+                                 "a+b.txt",
+                                 "#?&;",
+                                 "new\nline",
+                                 "\xff\xfe",
+                                 "e\xcc\x81",
+                                 "\xc3\xa9",
+                                 "\xe6\x97\xa5",
+                                 "-rf",
+                                 "...",
+                                 "..x",
+                                 "back\\slash",
+                                 " ",
+                                 "'",
+                                 "*",
+                                 longest};
     enum { N = sizeof names / sizeof names[0] };
     assert_ok(sandbox_mkdir(h, "/workspace/names", 0, false));
     for (size_t i = 0; i < N; i++) {
@@ -188,7 +203,7 @@ static void symbolic_links_that_lead_out(void **state)
                                   "ln -s /etc etc && ln -s ../../etc up && ln -s / root && ln -s real ok && "
                                   "ln -s /workspace/links/real absolute && ln -s /etc/canary file && ln -s gone dangling && "
                                   "ln -s /etc/new-file out-dangling && ln -s loop loop && ln -s /proc/self/root proc"),
-                 0);
+                     0);
     static const char *const through[] = {"/workspace/links/etc/canary", "/workspace/links/up/canary",
                                           "/workspace/links/root/etc/canary", "/workspace/links/proc/etc/canary"};
     for (size_t i = 0; i < sizeof through / sizeof through[0]; i++)
@@ -230,7 +245,7 @@ static void a_component_swapped_in_between_never_leads_out(void **state)
     assert_int_equal(exit_code(h, "echo outside > /etc/marker; mkdir -p race/d; echo inside > race/d/marker; cd race; "
                                   "(while [ ! -e stop ]; do mv d d.x; ln -s /etc d; rm d; mv d.x d; done) "
                                   ">/dev/null 2>&1 &"),
-                 0);
+                     0);
     int read = 0;
     for (int i = 0; i < 400; i++) {
         cleanup_free uint8_t *data = NULL;
@@ -240,8 +255,7 @@ static void a_component_swapped_in_between_never_leads_out(void **state)
             read++;
         }
         sandbox_error_t e = sandbox_write_file(h, "/workspace/race/d/written", (const uint8_t *)"w", 1, 0, 0);
-        assert_true(e == SANDBOX_OK || e == SANDBOX_ERR_PATH_DENIED || e == SANDBOX_ERR_NOT_FOUND ||
-                    e == SANDBOX_ERR_GUEST_IO);
+        assert_true(e == SANDBOX_OK || e == SANDBOX_ERR_PATH_DENIED || e == SANDBOX_ERR_NOT_FOUND || e == SANDBOX_ERR_GUEST_IO);
     }
     assert_true(read > 0);
     assert_int_equal(exit_code(h, "touch race/stop; test ! -e /etc/written && [ \"$(cat /etc/marker)\" = outside ]"), 0);
@@ -274,9 +288,10 @@ static void what_is_not_a_regular_file_fails_at_once(void **state)
 static void stat_tells_all(void **state)
 {
     sandbox_handle_t *h = *state;
-    assert_int_equal(exit_code(h, "printf 12345 > st && chmod 640 st && chown 12:34 st && touch -d '2001-02-03 04:05:06 UTC' st "
-                                  "&& ln st st2"),
-                 0);
+    assert_int_equal(exit_code(h,
+                               "printf 12345 > st && chmod 640 st && chown 12:34 st && touch -d '2001-02-03 04:05:06 UTC' st "
+                               "&& ln st st2"),
+                     0);
     sandbox_fstat_t st = {0};
     assert_ok(sandbox_stat(h, "/workspace/st", &st));
     assert_int_equal(st.type, SANDBOX_FILE_REGULAR);
@@ -298,7 +313,7 @@ static void listing_and_its_limit(void **state)
     assert_int_equal(exit_code(h, "mkdir many && cd many && i=1000; while [ $i -lt 3000 ]; do "
                                   ": > file-with-a-name-that-is-so-long-that-few-of-them-fit-into-one-reply-$i; "
                                   "i=$((i+1)); done; mkdir ../few && cd ../few && mkdir d && echo xyz > f && ln -s f l"),
-                 0);
+                     0);
     cleanup_free sandbox_dirent_t *many = NULL, *few = NULL, *none = NULL;
     size_t count = 0;
     bool truncated = false;
@@ -343,7 +358,7 @@ static void removing(void **state)
     sandbox_handle_t *h = *state;
     assert_int_equal(exit_code(h, "mkdir -p rm/a/b rm/empty; echo x > rm/a/b/f; ln -s /etc rm/a/etc; mkdir rm/a/locked; "
                                   "touch rm/a/locked/f; chmod 0 rm/a/locked"),
-                 0);
+                     0);
     assert_fails(sandbox_remove(h, "/workspace/rm/none", false), SANDBOX_ERR_NOT_FOUND);
     assert_ok(sandbox_remove(h, "/workspace/rm/a/b/f", false));
     assert_ok(sandbox_remove(h, "/workspace/rm/empty", false));
@@ -368,7 +383,7 @@ static void a_small_write_replaces_the_file_in_one_step(void **state)
                                   "[ $(wc -c < seen) = 49152 ] || echo short >> torn; "
                                   "[ $s = 0 ] || [ $s = 49152 ] || echo mixed >> torn; n=$((n+1)); echo $n > reads; done) "
                                   ">/dev/null 2>&1 &"),
-                 0);
+                     0);
     for (int i = 0; i < 200; i++)
         assert_ok(sandbox_write_file(h, "/workspace/atomic", (const uint8_t *)(i % 2 ? a : b), 48 * KIB, 0, 0));
     assert_int_equal(exit_code(h, "until [ -s reads ]; do sleep 0.05; done; touch atomic-stop; test ! -e torn"), 0);

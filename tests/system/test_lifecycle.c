@@ -187,8 +187,8 @@ static void refused(const sandbox_spec_t *spec)
 
 static void unknown_templates(void **state)
 {
-    static const char *const names[] = {"no-such-template", "", "..", ".", "../etc", "debian/../debian", "a b", "/etc",
-                                        "x\n", "debian/rootfs.ext4"};
+    static const char *const names[] = {"no-such-template", "",    "..",   ".",   "../etc",
+                                        "debian/../debian", "a b", "/etc", "x\n", "debian/rootfs.ext4"};
     sandbox_spec_t spec = plain_spec();
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         spec.template_name = names[i];

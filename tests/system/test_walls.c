@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-
 // ---- network -----------------------------------------------------------------------------------------------------------
 
 static void no_interface_but_loopback_and_no_route(void **state)
@@ -46,7 +45,8 @@ static void the_hosts_own_listeners_are_out_of_reach(void **state)
     cleanup_fd int local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     int n = snprintf(un.sun_path + 1, sizeof un.sun_path - 1, "sandbox-test-%d", (int)getpid());
-    assert_int_equal(bind(local, (struct sockaddr *)&un, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)), 0);
+    assert_int_equal(bind(local, (struct sockaddr *)&un, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)),
+                     0);
     assert_int_equal(listen(local, 8), 0);
     assert_int_equal(exit_code(*state, PROBE " connect-abstract %s", un.sun_path + 1), 1);
     cleanup_free char *listeners = output(*state, "grep -c '@sandbox' /proc/net/unix || true");
@@ -97,12 +97,28 @@ static void no_new_privileges_and_a_filter(void **state)
 
 static void capabilities_are_few(void **state)
 {
-    enum { NET_ADMIN = 12, NET_RAW = 13, SYS_MODULE = 16, SYS_RAWIO = 17, SYS_PTRACE = 19, SYS_PACCT = 20, SYS_ADMIN = 21,
-           SYS_BOOT = 22, SYS_NICE = 23, SYS_RESOURCE = 24, SYS_TIME = 25, MKNOD = 27, MAC_ADMIN = 33, SYSLOG = 34,
-           PERFMON = 38, BPF = 39, CHECKPOINT_RESTORE = 40 };
-    static const int never[] = {NET_ADMIN, NET_RAW, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_PACCT, SYS_ADMIN,
-                                SYS_BOOT, SYS_NICE, SYS_RESOURCE, SYS_TIME, MKNOD, MAC_ADMIN, SYSLOG, PERFMON, BPF,
-                                CHECKPOINT_RESTORE};
+    enum {
+        NET_ADMIN = 12,
+        NET_RAW = 13,
+        SYS_MODULE = 16,
+        SYS_RAWIO = 17,
+        SYS_PTRACE = 19,
+        SYS_PACCT = 20,
+        SYS_ADMIN = 21,
+        SYS_BOOT = 22,
+        SYS_NICE = 23,
+        SYS_RESOURCE = 24,
+        SYS_TIME = 25,
+        MKNOD = 27,
+        MAC_ADMIN = 33,
+        SYSLOG = 34,
+        PERFMON = 38,
+        BPF = 39,
+        CHECKPOINT_RESTORE = 40
+    };
+    static const int never[] = {NET_ADMIN, NET_RAW,  SYS_MODULE, SYS_RAWIO,    SYS_PTRACE,        SYS_PACCT,
+                                SYS_ADMIN, SYS_BOOT, SYS_NICE,   SYS_RESOURCE, SYS_TIME,          MKNOD,
+                                MAC_ADMIN, SYSLOG,   PERFMON,    BPF,          CHECKPOINT_RESTORE};
     static const char *const sets[] = {"CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"};
     for (size_t s = 0; s < sizeof sets / sizeof sets[0]; s++) {
         uint64_t caps = status_hex(*state, sets[s]);
@@ -126,9 +142,15 @@ static void set_uid_programs_gain_nothing(void **state)
 
 static void the_agent_cannot_be_looked_into(void **state)
 {
-    static const char *const reads[] = {"cat /proc/1/environ", "ls /proc/1/fd/",  "cat /proc/1/maps", "ls /proc/1/root/",
-                                        "ls /proc/1/cwd/",     "cat /proc/1/auxv", "dd if=/proc/1/mem bs=1 count=1",
-                                        "readlink /proc/1/exe", "ls /proc/1/map_files/"};
+    static const char *const reads[] = {"cat /proc/1/environ",
+                                        "ls /proc/1/fd/",
+                                        "cat /proc/1/maps",
+                                        "ls /proc/1/root/",
+                                        "ls /proc/1/cwd/",
+                                        "cat /proc/1/auxv",
+                                        "dd if=/proc/1/mem bs=1 count=1",
+                                        "readlink /proc/1/exe",
+                                        "ls /proc/1/map_files/"};
     for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) {
         cleanup_result sandbox_exec_result_t r = {0};
         run(*state, reads[i], &r);
@@ -158,11 +180,11 @@ static void not_writable(sandbox_handle_t *h, const char *path)
 
 static void kernel_settings_cannot_be_changed(void **state)
 {
-    static const char *const paths[] = {"/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness",
-                                        "/proc/sys/kernel/hostname",     "/proc/sys/net/ipv4/ip_forward",
-                                        "/proc/sys/fs/file-max",         "/proc/sysrq-trigger",
-                                        "/proc/irq/0/smp_affinity",      "/sys/kernel/uevent_helper",
-                                        "/sys/power/state",              "/sys/kernel/mm/ksm/run"};
+    static const char *const paths[] = {
+        "/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness",   "/proc/sys/kernel/hostname",
+        "/proc/sys/net/ipv4/ip_forward", "/proc/sys/fs/file-max",     "/proc/sysrq-trigger",
+        "/proc/irq/0/smp_affinity",      "/sys/kernel/uevent_helper", "/sys/power/state",
+        "/sys/kernel/mm/ksm/run"};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         not_writable(*state, paths[i]);
     assert_int_equal(number(*state, "find /sys -type f -writable 2>/dev/null | while read f; do "
@@ -173,8 +195,8 @@ static void kernel_settings_cannot_be_changed(void **state)
 
 static void kernel_memory_and_keys_are_masked(void **state)
 {
-    static const char *const paths[] = {"/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/kmsg",
-                                        "/sys/firmware/*"};
+    static const char *const paths[] = {"/proc/kcore",       "/proc/keys", "/proc/timer_list",
+                                        "/proc/sched_debug", "/proc/kmsg", "/sys/firmware/*"};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         cleanup_free char *bytes = output(*state, "timeout 2 head -c 16 %s 2>/dev/null | wc -c", paths[i]);
         assert_string_equal(bytes, "0");
@@ -205,7 +227,7 @@ static void another_sandbox_cannot_be_seen(void **state)
     assert_int_equal(guest_processes(*state, "sleep 711"), 0);
     assert_int_equal(exit_code(*state, "test ! -e /workspace/secret && test ! -e /tmp/secret && test ! -e /dev/shm/secret"), 0);
     cleanup_free char *a = output(*state, "cat /etc/machine-id /etc/hostname"), *b = output(other, "cat /etc/machine-id "
-                                                                                             "/etc/hostname");
+                                                                                                   "/etc/hostname");
     assert_string_not_equal(a, b);
     cleanup_free char *own = output(*state, "cat /proc/sys/kernel/hostname /etc/hostname");
     char *second = strchr(own, '\n');

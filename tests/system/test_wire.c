@@ -1,7 +1,6 @@
 // Wire: raw frames to the real engine (spec 000, "Wire protocol", "Request correlation"; proto/sandbox.proto).
-#include "system.h"
-
 #include "sandbox.pb-c.h"
+#include "system.h"
 #include "wire/frame.h"
 #include "wire/limits.h"
 
@@ -87,7 +86,10 @@ static void cleanup_message_fn(Sandbox__ServerMessage **m)
 #define cleanup_message __attribute__((cleanup(cleanup_message_fn)))
 
 #define CLIENT_MESSAGE(...)                                                                                                    \
-    (Sandbox__ClientMessage) { .base = PROTOBUF_C_MESSAGE_INIT(&sandbox__client_message__descriptor), __VA_ARGS__ }
+    (Sandbox__ClientMessage)                                                                                                   \
+    {                                                                                                                          \
+        .base = PROTOBUF_C_MESSAGE_INIT(&sandbox__client_message__descriptor), __VA_ARGS__                                     \
+    }
 
 static void ask_status(int fd, uint64_t id)
 {

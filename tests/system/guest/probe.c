@@ -248,8 +248,8 @@ static int spin(const char *processes, const char *ms)
         ;
     struct rusage u;
     getrusage(RUSAGE_CHILDREN, &u);
-    uint64_t used = (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000 +
-                    (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
+    uint64_t used =
+        (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000 + (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
     printf("%llu %llu\n", (unsigned long long)used, (unsigned long long)(monotonic_ms() - start));
     return 0;
 }
