@@ -350,7 +350,7 @@ static void jailer_with_engine_in(const char *name)
     int loops = count_loops();
     pid_t pid = fork();
     if (pid == 0) {
-        char user[16], run_dir[64], state_dir[64], templates[64], instance[64];
+        char user[16], run_dir[128], state_dir[64], templates[64], instance[64];
         snprintf(user, sizeof user, "%d", ENGINE_UID);
         snprintf(run_dir, sizeof run_dir, "%s/run-%s", work, name);
         snprintf(state_dir, sizeof state_dir, "%s/state", work);
