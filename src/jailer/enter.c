@@ -200,11 +200,13 @@ static int exec_agent(struct entry *e)
     char *argv[4 + 2 * ENTER_GROUPS_MAX + 2];
     size_t n = 0;
     argv[n++] = (char *)"sandbox-agent";
-    if (e->order.self_test)
+    if (e->order.self_test) {
         argv[n++] = (char *)"--self-test";
-    argv[n++] = (char *)"--control";
-    argv[n++] = (char *)"3";
-    for (uint32_t i = 0; i < e->order.groups; i++) {
+    } else {
+        argv[n++] = (char *)"--control";
+        argv[n++] = (char *)"3";
+    }
+    for (uint32_t i = 0; i < e->order.groups && !e->order.self_test; i++) {
         snprintf(group[i], sizeof group[i], "%.11s=%u", e->order.group_kind[i], FIRST_KEPT + 1 + i);
         argv[n++] = (char *)"--group";
         argv[n++] = group[i];

@@ -1,8 +1,12 @@
 #include "jailer/privileges.h"
 
-#include <cap-ng.h>
 #include <errno.h>
+#include <linux/capability.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 // Over files and processes of its own ids only.  No SYS_ADMIN, SYS_PTRACE, NET_ADMIN, NET_RAW, MKNOD, SYS_RESOURCE.
 static const int inside[] = {
@@ -31,13 +35,29 @@ static const int jailer[] = {
     CAP_SYS_RESOURCE,  // limits of children
 };
 
+// Two system calls with a stable layout: a library would be more to read in a root process than this.
 static int keep_only(const int *list, size_t count)
 {
-    capng_clear(CAPNG_SELECT_ALL);
+    uint64_t kept = 0;
     for (size_t i = 0; i < count; i++)
-        if (capng_update(CAPNG_ADD, CAPNG_EFFECTIVE | CAPNG_PERMITTED | CAPNG_BOUNDING_SET, (unsigned)list[i]) < 0)
-            return -EINVAL;
-    return capng_apply(CAPNG_SELECT_ALL) < 0 ? -EPERM : 0;
+        kept |= UINT64_C(1) << list[i];
+    // The bounding set first: dropping from it needs CAP_SETPCAP.  The kernel may know more capabilities than this header.
+    for (unsigned cap = 0; prctl(PR_CAPBSET_READ, cap) >= 0; cap++)
+        if ((cap >= 64 || (kept & (UINT64_C(1) << cap)) == 0) && prctl(PR_CAPBSET_DROP, cap) < 0)
+            return -errno;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
+        return -errno;
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+    if (syscall(SYS_capget, &head, data) < 0)
+        return -errno;
+    // What was never had (in a container, say) cannot be kept.
+    for (int i = 0; i < 2; i++) {
+        data[i].permitted &= (uint32_t)(kept >> (32 * i));
+        data[i].effective = data[i].permitted;
+        data[i].inheritable = 0;
+    }
+    return syscall(SYS_capset, &head, data) < 0 ? -errno : 0;
 }
 
 int privileges_drop_inside(void)

@@ -91,6 +91,19 @@ static int run(struct host *host, int template_mount, char *detail)
     return -EPERM;
 }
 
+// The throwaway sandbox lives and ends on a loop of its own: this may be called from a callback of the host's.
+static int run_apart(struct host *host, int template_mount, char *detail)
+{
+    struct loop *outer = host->loop;
+    int r = loop_new(&host->loop);
+    if (r == 0) {
+        r = run(host, template_mount, detail);
+        loop_free(host->loop);
+    }
+    host->loop = outer;
+    return r;
+}
+
 int probe_container(struct host *host, char detail[JAIL_DETAIL_MAX])
 {
     detail[0] = '\0';
@@ -110,7 +123,7 @@ int probe_container(struct host *host, char detail[JAIL_DETAIL_MAX])
         snprintf(detail, JAIL_DETAIL_MAX, "mounting an ext4 image on a loop device: %s", strerror(-r));
         return r;
     }
-    r = run(host, mount, detail);
+    r = run_apart(host, mount, detail);
     if (r < 0 && detail[0] == '\0')
         snprintf(detail, JAIL_DETAIL_MAX, "%s", strerror(-r));
     mount_detach(mount);

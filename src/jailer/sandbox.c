@@ -353,7 +353,7 @@ static void on_exit_event(void *arg, uint32_t events)
     struct sandbox *s = arg;
     s->watch = watch_remove(s->watch);
     struct cgroup_stats stats;
-    s->out_of_memory = sandbox_stats(s, &stats) == 0 && stats.oom_kills > 0;
+    s->out_of_memory = sandbox_stats(s, &stats) == 0 && stats.agent_oom_kills > 0;
     while (waitpid(s->pid, &s->wait_status, 0) < 0 && errno == EINTR)
         ;
     s->give_up_ns = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;

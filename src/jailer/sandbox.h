@@ -21,8 +21,8 @@ struct sandbox_plan {
     bool self_test;
 };
 
-// `on_gone(arg, wait status of the first process)` is called once, from the loop, when nothing is left; the object is freed
-// after it.
+// `on_gone(arg, wait status of the first process, whether the agent was killed for memory)` is called once, from the loop, when
+// nothing is left; the object is freed after it.
 typedef void sandbox_gone_fn(void *arg, int wait_status, bool out_of_memory);
 
 // 0, or a negative errno with a sentence part about the step that failed in `detail`; then nothing is left behind.

@@ -545,6 +545,7 @@ int cgroup_group_stats(const struct cgroup_group *group, struct cgroup_stats *re
             .memory_bytes = number_in(dir, "memory.current"),
             .page_faults = keyed_in(dir, "memory.stat", "pgfault"),
             .oom_kills = keyed_in(dir, "guest/memory.events", "oom_kill"),
+            .agent_oom_kills = keyed_in(dir, "agent/memory.events", "oom_kill"),
             .cpu_us = keyed_in(dir, "cpu.stat", "usage_usec"),
             .pids = number_in(dir, "pids.current"),
         };
@@ -555,6 +556,7 @@ int cgroup_group_stats(const struct cgroup_group *group, struct cgroup_stats *re
         .memory_bytes = number_in(memory, "memory.usage_in_bytes"),
         .page_faults = keyed_in(memory, "memory.stat", "total_pgfault"),
         .oom_kills = v1_oom_kills(memory),
+        .agent_oom_kills = keyed_in(memory, "agent/memory.oom_control", "oom_kill"),
         .cpu_us = number_in(group->dir_fd[CGROUP_CPU], "cpuacct.usage") / NS_PER_US,
         .pids = number_in(group->dir_fd[CGROUP_PIDS], "pids.current"),
     };

@@ -35,7 +35,8 @@ struct cgroup_limits {
 struct cgroup_stats {
     uint64_t memory_bytes;
     uint64_t page_faults;
-    uint64_t oom_kills;
+    uint64_t oom_kills;        // of guest processes
+    uint64_t agent_oom_kills;  // the agent itself: then the sandbox is gone
     uint64_t cpu_us;
     uint64_t pids;
 };

@@ -89,11 +89,16 @@ int jail_answer(int channel, const struct jail_reply *reply)
 
 // ---- the engine's half ----
 
+enum { UNSENT_MAX = 4 * JAIL_SANDBOXES_MAX };  // requests that wait for room in the channel
+
 struct jail_pending {
     uint32_t id;
     jail_done_fn *done;
     void *arg;
     struct jail_pending *next;
+    // Until it has been sent:
+    struct jail_request request;
+    int fd;
 };
 
 struct jail_client {
@@ -104,8 +109,17 @@ struct jail_client {
     void (*on_lost)(void *arg);
     void *arg;
     uint32_t last_id;
-    struct jail_pending *pending;
+    struct jail_pending *pending;  // sent, not answered
+    struct jail_pending *unsent;   // oldest first: a burst can be more than the socket holds
+    struct jail_pending **unsent_end;
+    size_t unsent_count;
 };
+
+static void free_pending(struct jail_pending *p)
+{
+    close_fd(&p->fd);
+    free(p);
+}
 
 static void lose(struct jail_client *c)
 {
@@ -126,15 +140,64 @@ static void dispatch(struct jail_client *c, struct jail_reply *reply)
         struct jail_pending *p = *at;
         *at = p->next;
         p->done(p->arg, reply);
-        free(p);
+        free_pending(p);
         return;
     }
 }
 
+static int send_request(struct jail_client *c, struct jail_pending *p, int fd)
+{
+    ssize_t n = fdpass_send(c->channel, &p->request, sizeof p->request, &fd, fd >= 0 ? 1 : 0);
+    if (n < 0)
+        return (int)n;
+    p->next = c->pending;
+    c->pending = p;
+    return 0;
+}
+
+// Sends what waits, as far as the channel takes it.  0 or a negative errno.
+static int send_unsent(struct jail_client *c)
+{
+    while (c->unsent != NULL) {
+        struct jail_pending *p = c->unsent;
+        struct jail_pending *next = p->next;
+        int r = send_request(c, p, p->fd);
+        if (r < 0)
+            return r == -EAGAIN ? 0 : r;
+        close_fd(&p->fd);
+        c->unsent_count--;
+        c->unsent = next;
+        if (next == NULL)
+            c->unsent_end = &c->unsent;
+    }
+    return watch_set(c->watch, EPOLLIN);
+}
+
+static int queue_request(struct jail_client *c, struct jail_pending *p, int fd)
+{
+    if (c->unsent_count >= UNSENT_MAX)
+        return -EAGAIN;
+    if (fd >= 0) {
+        p->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        if (p->fd < 0)
+            return -errno;
+    }
+    int r = watch_set(c->watch, EPOLLIN | EPOLLOUT);
+    if (r < 0)
+        return r;
+    *c->unsent_end = p;
+    c->unsent_end = &p->next;
+    c->unsent_count++;
+    return 0;
+}
+
 static void on_channel(void *arg, uint32_t events)
 {
-    (void)events;
     struct jail_client *c = arg;
+    if ((events & EPOLLOUT) != 0 && send_unsent(c) < 0) {
+        lose(c);
+        return;
+    }
     struct jail_reply reply;
     ssize_t n = fdpass_recv(c->channel, &reply, sizeof reply, NULL, NULL);
     if (n == -EAGAIN)
@@ -152,6 +215,7 @@ int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, voi
     if (c == NULL)
         return -ENOMEM;
     *c = (struct jail_client){.loop = loop, .channel = channel, .on_exited = on_exited, .on_lost = on_lost, .arg = arg};
+    c->unsent_end = &c->unsent;
     int flags = fcntl(channel, F_GETFL);
     int r = flags < 0 || fcntl(channel, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
     if (r == 0)
@@ -164,35 +228,43 @@ int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, voi
     return 0;
 }
 
+static void free_list(struct jail_pending *p)
+{
+    while (p != NULL) {
+        struct jail_pending *next = p->next;
+        free_pending(p);
+        p = next;
+    }
+}
+
 struct jail_client *jail_client_free(struct jail_client *client)
 {
     if (client == NULL)
         return NULL;
     client->watch = watch_remove(client->watch);
     close_fd(&client->channel);
-    while (client->pending != NULL) {
-        struct jail_pending *p = client->pending;
-        client->pending = p->next;
-        free(p);
-    }
+    free_list(client->pending);
+    free_list(client->unsent);
     free(client);
     return NULL;
 }
 
 int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg)
 {
-    struct jail_pending *p = malloc(sizeof *p);
+    if (client->watch == NULL)
+        return -EPIPE;
+    struct jail_pending *p = calloc(1, sizeof *p);
     if (p == NULL)
         return -ENOMEM;
     if (++client->last_id == 0)
         client->last_id = 1;
     request->id = client->last_id;
-    ssize_t n = fdpass_send(client->channel, request, sizeof *request, &fd, fd >= 0 ? 1 : 0);
-    if (n < 0) {
-        free(p);
-        return (int)n;
-    }
-    *p = (struct jail_pending){.id = request->id, .done = done, .arg = arg, .next = client->pending};
-    client->pending = p;
-    return 0;
+    *p = (struct jail_pending){.id = request->id, .done = done, .arg = arg, .request = *request, .fd = -1};
+    // Requests keep their order: none passes one that waits.
+    int r = client->unsent == NULL ? send_request(client, p, fd) : -EAGAIN;
+    if (r == -EAGAIN)
+        r = queue_request(client, p, fd);
+    if (r < 0)
+        free_pending(p);
+    return r;
 }

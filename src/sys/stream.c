@@ -25,6 +25,7 @@ struct stream {
     bool held;
     bool ended;
     bool finishing;
+    bool discarding;  // a frame was too long: what still comes is thrown away
     bool in_callback;
     bool freed;      // stream_free was called from a callback
     bool redeliver;  // frames read before a hold wait to be handed over
@@ -182,6 +183,18 @@ static void end(struct stream *s, int reason)
     s->handler->on_end(s->arg, reason);
 }
 
+// A frame is too long: nothing behind it can be read as frames any more.
+static void refuse(struct stream *s, int reason)
+{
+    if (s->handler->on_oversize == NULL) {
+        end(s, reason);
+        return;
+    }
+    s->discarding = true;
+    buf_clear(&s->in);
+    s->handler->on_oversize(s->arg);
+}
+
 // Hands over the whole frames that have been read; a held stream keeps them for later.
 static void deliver(struct stream *s)
 {
@@ -192,7 +205,7 @@ static void deliver(struct stream *s)
         size_t len;
         int r = frame_find(s->in.data + used, s->in.len - used, s->limits.frame_max, &body, &len);
         if (r < 0) {
-            end(s, r);
+            refuse(s, r);
             return;
         }
         if (r == 0)
@@ -222,6 +235,8 @@ static void fill(struct stream *s)
         end(s, 0);
         return;
     }
+    if (s->discarding)
+        return;
     buf_commit(&s->in, (size_t)n);
     deliver(s);
 }

@@ -18,6 +18,9 @@ struct stream_handler {
     // `body` is valid during the call only.
     void (*on_frame)(void *arg, const uint8_t *body, size_t len);
     void (*on_end)(void *arg, int reason);
+    // Optional.  A frame is longer than frame_max: called once, in place of on_end(-EMSGSIZE).  Everything that still comes
+    // is thrown away, but sending goes on, so that the peer can be told why; on_end follows when the peer goes.
+    void (*on_oversize)(void *arg);
 };
 
 struct stream_limits {

@@ -1,0 +1,114 @@
+#include "show.h"
+
+#include "cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CELL_MAX = 512, COLUMN_GAP = 2 };
+
+// One value in one cell: text as it is, a dash for null and an empty list, yes and no for true and false, the rest as JSON.
+static const char *cell(const json_t *value, char *text, size_t room)
+{
+    if (json_is_string(value)) {
+        snprintf(text, room, "%s", json_string_value(value));
+    } else if (json_is_boolean(value)) {
+        snprintf(text, room, "%s", json_is_true(value) ? "yes" : "no");
+    } else if (value == NULL || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0)) {
+        snprintf(text, room, "-");
+    } else {
+        char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
+        snprintf(text, room, "%s", dumped != NULL ? dumped : "?");
+        free(dumped);
+    }
+    return text;
+}
+
+static bool is_table(const json_t *value)
+{
+    return json_is_array(value) && json_array_size(value) > 0 && json_is_object(json_array_get(value, 0));
+}
+
+static bool is_plain(const json_t *value)
+{
+    return !json_is_object(value) && !is_table(value);
+}
+
+static int column_width(const json_t *rows, const char *key)
+{
+    char text[CELL_MAX];
+    size_t width = strlen(key), i;
+    json_t *row;
+    json_array_foreach(rows, i, row)
+    {
+        size_t n = strlen(cell(json_object_get(row, key), text, sizeof text));
+        width = n > width ? n : width;
+    }
+    return (int)width + COLUMN_GAP;
+}
+
+// The keys of all rows, in the order they first appear.  A new reference.
+static json_t *columns_of(const json_t *rows)
+{
+    json_t *columns = json_object(), *row, *value;
+    const char *key;
+    size_t i;
+    json_array_foreach(rows, i, row) json_object_foreach(row, key, value) json_object_set_new(columns, key, json_null());
+    return columns;
+}
+
+static void show_table(const json_t *rows)
+{
+    char text[CELL_MAX];
+    const char *key;
+    json_t *ignored, *row, *columns = columns_of(rows);
+    size_t i;
+    fputs("  ", stdout);
+    json_object_foreach(columns, key, ignored) paint(PAINT_HEAD, column_width(rows, key), key);
+    putchar('\n');
+    json_array_foreach(rows, i, row)
+    {
+        fputs("  ", stdout);
+        json_object_foreach(columns, key, ignored)
+            put_plain(column_width(rows, key), cell(json_object_get(row, key), text, sizeof text));
+        putchar('\n');
+    }
+    json_decref(columns);
+}
+
+static void show_members(const json_t *object, int indent)
+{
+    char text[CELL_MAX];
+    const char *key;
+    json_t *value;
+    int width = 0;
+    json_object_foreach((json_t *)object, key, value) if (is_plain(value) && (int)strlen(key) > width) width = (int)strlen(key);
+    json_object_foreach((json_t *)object, key, value)
+    {
+        if (!is_plain(value))
+            continue;
+        put_plain(indent, "");
+        put_plain(width + COLUMN_GAP, key);
+        put_plain(0, cell(value, text, sizeof text));
+        putchar('\n');
+    }
+}
+
+void show_object(const json_t *object)
+{
+    const char *key;
+    json_t *value;
+    show_members(object, 0);
+    json_object_foreach((json_t *)object, key, value)
+    {
+        if (is_plain(value))
+            continue;
+        putchar('\n');
+        paint(PAINT_HEAD, 0, key);
+        putchar('\n');
+        if (json_is_object(value))
+            show_members(value, COLUMN_GAP);
+        else
+            show_table(value);
+    }
+}

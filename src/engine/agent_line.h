@@ -1,0 +1,39 @@
+// The engine's end of one sandbox's control line (proto/agent.proto).
+//
+// Actors: this end trusts nothing that comes up: a report that is malformed, unasked for or too long ends the line, and with
+// it the sandbox.  States: new -> (configure) -> configuring -> (configured) -> serving; any -> ended, told once.
+// Limits: one packet of at most AGENT_CONTROL_MAX bytes at a time; nothing is queued here: a line whose agent does not read is
+// reported as full (-EAGAIN).
+#ifndef ENGINE_AGENT_LINE_H
+#define ENGINE_AGENT_LINE_H
+
+#include "agent.pb-c.h"
+#include "sys/loop.h"
+
+#include <stdint.h>
+
+struct agent_line;
+
+struct agent_line_handler {
+    // The agent is ready (error_number 0) or says why it cannot be; `message` is its text, valid during the call.
+    void (*on_configured)(void *arg, uint32_t error_number, const char *message);
+    // The answer to the last ping.
+    void (*on_pong)(void *arg);
+    // The line is over: 0 at its end, -EPROTO for a bad report, or another negative errno.  Nothing is called after it.
+    void (*on_end)(void *arg, int reason);
+};
+
+// Takes over `fd` on success.  `handler` and `arg` outlive the line, which may be freed from any callback.
+int agent_line_new(struct loop *loop, int fd, const struct agent_line_handler *handler, void *arg,
+                   struct agent_line **ret_line);
+// Closes, which ends the sandbox.  NULL is fine; returns NULL.
+struct agent_line *agent_line_free(struct agent_line *line);
+
+// Sends a packed agent.Command with a configure.  0, or a negative errno.
+int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
+// Hands the agent one end of an operation line, which stays the caller's here.
+int agent_line_open_stream(struct agent_line *line, int fd);
+// Asks for a sign of life; one at a time (-EALREADY).
+int agent_line_ping(struct agent_line *line);
+
+#endif

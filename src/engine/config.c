@@ -1,0 +1,296 @@
+#include "engine/config.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/num.h"
+#include "libsandbox.h"
+#include "sys/jail.h"
+#include "wire/ini.h"
+#include "wire/spec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+struct option {
+    const char *name;
+    int (*read)(const struct option *option, const char *text, void *slot);  // 0 or -EINVAL
+    size_t offset;
+    uint64_t least, most;
+    const char *fallback;
+    const char *allowed;  // for a number NULL: the bounds say it
+    const char *meaning;
+};
+
+static int read_number(const struct option *option, const char *text, void *slot)
+{
+    return parse_u64(text, option->least, option->most, slot) < 0 ? -EINVAL : 0;
+}
+
+static int read_mode(const struct option *option, const char *text, void *slot)
+{
+    size_t n = strlen(text);
+    if (n < 3 || n > 4 || strspn(text, "01234567") != n)
+        return -EINVAL;
+    uint64_t mode = 0;
+    for (const char *c = text; *c != '\0'; c++)
+        mode = mode * 8 + (uint64_t)(*c - '0');
+    if (mode > option->most)
+        return -EINVAL;
+    memcpy(slot, &mode, sizeof mode);
+    return 0;
+}
+
+// A plain name, an absolute path, or "" where `least` is 0.
+static int read_socket(const struct option *option, const char *text, void *slot)
+{
+    size_t n = strlen(text);
+    if (n < option->least || n > CONFIG_NAME_MAX || strcmp(text, ".") == 0 || strcmp(text, "..") == 0)
+        return -EINVAL;
+    if (n > 0 && text[0] != '/' && strchr(text, '/') != NULL)
+        return -EINVAL;
+    memcpy(slot, text, n + 1);
+    return 0;
+}
+
+static int read_log_level(const struct option *option, const char *text, void *slot)
+{
+    (void)option;
+    enum log_level level;
+    if (log_level_parse(text, &level) < 0)
+        return -EINVAL;
+    uint64_t value = level;
+    memcpy(slot, &value, sizeof value);
+    return 0;
+}
+
+static int read_isolation(const struct option *option, const char *text, void *slot)
+{
+    static const char *const names[] = {"none", "process", "container", "kernel", "vm"};
+    (void)option;
+    for (uint64_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(text, names[i]) == 0) {
+            memcpy(slot, &i, sizeof i);
+            return 0;
+        }
+    return -EINVAL;
+}
+
+static int read_uids(const struct option *option, const char *text, void *slot)
+{
+    (void)option;
+    struct uid_list list = {.any = strcmp(text, "*") == 0};
+    const char *at = list.any ? "" : text + strspn(text, " ,\t");
+    while (*at != '\0') {
+        char word[12];
+        size_t n = strcspn(at, " ,\t");
+        uint64_t uid;
+        if (n >= sizeof word || list.count == CONFIG_UIDS_MAX)
+            return -EINVAL;
+        memcpy(word, at, n);
+        word[n] = '\0';
+        if (parse_u64(word, 0, UINT32_MAX - 1, &uid) < 0)
+            return -EINVAL;
+        list.uid[list.count++] = (uint32_t)uid;
+        at += n;
+        at += strspn(at, " ,\t");
+    }
+    memcpy(slot, &list, sizeof list);
+    return 0;
+}
+
+#define NUMBER(field, low, high, value, text)                                                                                  \
+    {                                                                                                                          \
+        .name = #field, .read = read_number, .offset = offsetof(struct config, field), .least = (low), .most = (high),         \
+        .fallback = (value), .meaning = (text)                                                                                 \
+    }
+#define OTHER(field, reader, low, high, value, allow, text)                                                                    \
+    {                                                                                                                          \
+        .name = #field, .read = (reader), .offset = offsetof(struct config, field), .least = (low), .most = (high),            \
+        .fallback = (value), .allowed = (allow), .meaning = (text)                                                             \
+    }
+
+// etc/engine.conf describes these at length.
+static const struct option options[] = {
+    OTHER(socket, read_socket, 1, 0, "engine.sock", "a name without '/', or an absolute path, at most 107 bytes",
+          "client socket; a plain name is in the run directory"),
+    OTHER(socket_mode, read_mode, 0, 0777, "0660", "three or four octal digits up to 0777", "permissions of the client socket"),
+    OTHER(allowed_uids, read_uids, 0, 0, "", "uids separated by commas (at most 64), or *",
+          "who may connect; empty: root and the engine's own uid; *: everybody"),
+    OTHER(metrics_socket, read_socket, 0, 0, "metrics.sock", "a name without '/', an absolute path, or nothing",
+          "socket that serves GET /metrics; empty: off"),
+    OTHER(log_level, read_log_level, 0, 0, "info", "debug, info, warn or error", "least important lines that are logged"),
+    OTHER(isolation_floor, read_isolation, 0, 0, "none", "none, process, container, kernel or vm",
+          "weakest wall any sandbox may have, whatever a create asks for"),
+    NUMBER(max_connections, 1, 4096, "256", "client connections at once"),
+    NUMBER(max_owned_per_connection, 1, 4096, "128", "sandboxes of one connection"),
+    NUMBER(max_owned_per_uid, 1, 4096, "256", "sandboxes of one uid"),
+    NUMBER(max_sandboxes, 1, JAIL_SANDBOXES_MAX, "1024", "sandboxes in all"),
+    NUMBER(max_creates, 1, 64, "8", "sandboxes being started at once; further creates wait"),
+    NUMBER(max_guest_ops_per_connection, 1, 256, "16", "guest operations in flight on one connection"),
+    NUMBER(memory_mib_max, 0, JAIL_MEMORY_MIB_MAX, "0", "most memory_mib of one sandbox; 0: this machine's memory"),
+    NUMBER(vcpus_max, 0, JAIL_VCPUS_MAX, "0", "most vcpu_count of one sandbox; 0: this machine's processors"),
+    NUMBER(disk_mib_default, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "1024", "writable disk of a sandbox that asks for no size"),
+    NUMBER(disk_mib_max, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "16384", "most disk_mib of one sandbox"),
+    NUMBER(pids_max, 8, JAIL_PIDS_MAX, "1024", "processes and threads of one sandbox"),
+    NUMBER(start_deadline_ms, 100, 600000, "10000", "longest time from a sandbox's start until its agent is ready"),
+    NUMBER(stop_deadline_ms, 100, 600000, "10000",
+           "longest time a destroy, or the engine's own end, waits for sandboxes to end"),
+    NUMBER(guest_deadline_ms, 100, 600000, "30000", "longest time of one file operation"),
+    NUMBER(exec_grace_ms, 100, 600000, "10000", "added to an exec's own timeout before the engine gives up on the agent"),
+};
+
+enum { OPTIONS = sizeof options / sizeof options[0] };
+
+void config_init(struct config *config)
+{
+    *config = (struct config){.max_connections = 0};
+    for (size_t i = 0; i < OPTIONS; i++)
+        options[i].read(&options[i], options[i].fallback, (char *)config + options[i].offset);
+}
+
+static const struct option *find(const char *name)
+{
+    for (size_t i = 0; i < OPTIONS; i++)
+        if (strcmp(options[i].name, name) == 0)
+            return &options[i];
+    return NULL;
+}
+
+// `where` is "file:line" or "--set".
+static int assign(struct config *config, const char *where, const char *key, const char *value, struct err *err)
+{
+    const struct option *option = find(key);
+    if (option == NULL)
+        return err_set(err, -EINVAL, "%s: there is no setting \"%s\"; sandbox-engine --help lists them all", where, key);
+    if (option->read(option, value, (char *)config + option->offset) == 0)
+        return 0;
+    if (option->allowed != NULL)
+        return err_set(err, -EINVAL, "%s: %s cannot be \"%s\": allowed is %s", where, key, value, option->allowed);
+    return err_set(err, -EINVAL, "%s: %s cannot be \"%s\": allowed is a whole number from %" PRIu64 " to %" PRIu64, where, key,
+                   value, option->least, option->most);
+}
+
+struct loading {
+    struct config *config;
+    const char *path;
+    struct err *err;
+    unsigned seen[OPTIONS];  // the line of each key
+};
+
+static int on_pair(void *arg, unsigned line, const char *section, const char *key, const char *value)
+{
+    struct loading *l = arg;
+    char where[256];
+    snprintf(where, sizeof where, "%.200s:%u", l->path, line);
+    if (strcmp(section, "engine") != 0)
+        return err_set(l->err, -EINVAL, "%s: settings stand in the section [engine], not in [%s]", where, section);
+    const struct option *option = find(key);
+    if (option != NULL && l->seen[option - options] != 0)
+        return err_set(l->err, -EINVAL, "%s: %s is already set in line %u", where, key, l->seen[option - options]);
+    if (option != NULL)
+        l->seen[option - options] = line;
+    return assign(l->config, where, key, value, l->err);
+}
+
+static int read_file(const char *path, struct buf *out)
+{
+    cleanup_fd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    for (;;) {
+        uint8_t *space;
+        if (buf_reserve(out, 4096, &space) < 0)
+            return -EFBIG;
+        ssize_t n = read(fd, space, 4096);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n == 0)
+            return 0;
+        if (n > 0)
+            buf_commit(out, (size_t)n);
+    }
+}
+
+int config_load(struct config *config, const char *path, struct err *err)
+{
+    cleanup_buf struct buf text = BUF_INIT(INI_FILE_MAX + 8192);
+    int r = read_file(path, &text);
+    if (r < 0)
+        return err_set(err, r, "%s cannot be read: %s", path, strerror(-r));
+    struct loading loading = {.config = config, .path = path, .err = err};
+    r = ini_parse((const char *)text.data, text.len, on_pair, &loading, err);
+    if (r == -EBADMSG || r == -EFBIG) {
+        struct err inner = *err;
+        return err_set(err, r, "%.120s: %.250s", path, inner.text);
+    }
+    return r;
+}
+
+int config_set(struct config *config, const char *assignment, struct err *err)
+{
+    char key[INI_NAME_MAX + 1];
+    const char *equals = strchr(assignment, '=');
+    if (equals == NULL || equals == assignment || (size_t)(equals - assignment) >= sizeof key)
+        return err_set(err, -EINVAL, "--set %.60s: write --set KEY=VALUE", assignment);
+    memcpy(key, assignment, (size_t)(equals - assignment));
+    key[equals - assignment] = '\0';
+    return assign(config, "--set", key, equals + 1, err);
+}
+
+static uint64_t machine_memory_mib(void)
+{
+    struct sysinfo info;
+    uint64_t mib = sysinfo(&info) == 0 ? (uint64_t)info.totalram * info.mem_unit >> 20 : 0;
+    if (mib < SPEC_MEMORY_MIB_MIN)
+        return SPEC_MEMORY_MIB_MIN;
+    return mib > JAIL_MEMORY_MIB_MAX ? JAIL_MEMORY_MIB_MAX : mib;
+}
+
+static uint64_t machine_processors(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    if (n < 1)
+        return 1;
+    return n > JAIL_VCPUS_MAX ? JAIL_VCPUS_MAX : (uint64_t)n;
+}
+
+int config_finish(struct config *config, struct err *err)
+{
+    if (config->memory_mib_max == 0)
+        config->memory_mib_max = machine_memory_mib();
+    if (config->vcpus_max == 0)
+        config->vcpus_max = machine_processors();
+    if (config->memory_mib_max < SPEC_MEMORY_MIB_MIN)
+        return err_set(err, -EINVAL, "memory_mib_max is %" PRIu64 ": no sandbox has less than %d MiB", config->memory_mib_max,
+                       SPEC_MEMORY_MIB_MIN);
+    if (config->disk_mib_default > config->disk_mib_max)
+        return err_set(err, -EINVAL, "disk_mib_default (%" PRIu64 ") is more than disk_mib_max (%" PRIu64 ")",
+                       config->disk_mib_default, config->disk_mib_max);
+    if (config->metrics_socket[0] != '\0' && strcmp(config->socket, config->metrics_socket) == 0)
+        return err_set(err, -EINVAL, "socket and metrics_socket are both \"%s\": give each its own", config->socket);
+    return 0;
+}
+
+bool config_uid_allowed(const struct config *config, uid_t uid)
+{
+    const struct uid_list *list = &config->allowed_uids;
+    if (list->any)
+        return true;
+    if (list->count == 0)
+        return uid == 0 || uid == geteuid();
+    for (uint32_t i = 0; i < list->count; i++)
+        if (list->uid[i] == uid)
+            return true;
+    return false;
+}
+
+void config_print_options(FILE *out)
+{
+    for (size_t i = 0; i < OPTIONS; i++)
+        fprintf(out, "  %-29s %s (default: %s)\n", options[i].name, options[i].meaning,
+                options[i].fallback[0] != '\0' ? options[i].fallback : "empty");
+}

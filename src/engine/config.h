@@ -1,0 +1,68 @@
+// The engine's settings: one table says of each its name, type, bounds, default and meaning; the file, --set, --help and the
+// checks all come from it.
+#ifndef ENGINE_CONFIG_H
+#define ENGINE_CONFIG_H
+
+#include "base/err.h"
+#include "base/log.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+enum { CONFIG_NAME_MAX = 107, CONFIG_UIDS_MAX = 64 };
+
+struct uid_list {
+    bool any;
+    uint32_t count;
+    uint32_t uid[CONFIG_UIDS_MAX];
+};
+
+// Numbers are 64 bits wide whatever their bounds, so that the table can hold them all alike.
+struct config {
+    char socket[CONFIG_NAME_MAX + 1];          // absolute, or a name in the run directory
+    char metrics_socket[CONFIG_NAME_MAX + 1];  // likewise; "" is off
+    uint64_t socket_mode;
+    struct uid_list allowed_uids;
+    uint64_t log_level;        // enum log_level
+    uint64_t isolation_floor;  // sandbox_isolation_t
+
+    uint64_t max_connections;
+    uint64_t max_owned_per_connection;
+    uint64_t max_owned_per_uid;
+    uint64_t max_sandboxes;
+    uint64_t max_creates;
+    uint64_t max_guest_ops_per_connection;
+
+    uint64_t memory_mib_max;
+    uint64_t vcpus_max;
+    uint64_t disk_mib_default;
+    uint64_t disk_mib_max;
+    uint64_t pids_max;
+
+    uint64_t start_deadline_ms;
+    uint64_t stop_deadline_ms;
+    uint64_t guest_deadline_ms;
+    uint64_t exec_grace_ms;
+};
+
+// The defaults.
+void config_init(struct config *config);
+
+// Reads an INI file with the section [engine].  0 or a negative errno, with a sentence that says file, line, key, value and
+// what is allowed; *config may then be partly changed.
+int config_load(struct config *config, const char *path, struct err *err);
+// One "KEY=VALUE" of the command line; the same errors.
+int config_set(struct config *config, const char *assignment, struct err *err);
+// What needs several settings or the machine: fills in the maxima that are 0 and checks settings against each other.
+int config_finish(struct config *config, struct err *err);
+
+// Whether a peer of this uid may connect.
+bool config_uid_allowed(const struct config *config, uid_t uid);
+
+// The table, for --help.
+void config_print_options(FILE *out);
+
+#endif

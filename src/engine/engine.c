@@ -1,0 +1,192 @@
+#include "engine/engine.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/client.h"
+#include "engine/listener.h"
+#include "engine/metrics_server.h"
+#include "engine/sandbox.h"
+#include "engine/template.h"
+#include "libsandbox.h"
+#include "sys/jail.h"
+#include "sys/notify.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WORKERS = 4,             // threads that look at templates
+    JAILER_START_MS = 60000  // for the greeting and the probe together
+};
+
+// ---- start ----
+
+static void give_up(struct engine *e, int status)
+{
+    timer_cancel(e->loop, &e->deadline);
+    loop_stop(e->loop, status);
+}
+
+static void on_start_deadline(void *arg)
+{
+    struct engine *e = arg;
+    log_error("jailer_silent", log_u64("waited_ms", JAILER_START_MS));
+    give_up(e, EXIT_JAILER_LOST);
+}
+
+static int bind_sockets(struct engine *e)
+{
+    int r = listener_new(e, &e->listener);
+    if (r < 0) {
+        log_error("bind_failed", log_str("socket", e->config->socket), log_errno(r),
+                  log_str("hint", r == -EADDRINUSE ? "another engine listens there" : ""));
+        return r;
+    }
+    if (e->config->metrics_socket[0] == '\0')
+        return 0;
+    r = metrics_server_new(e, &e->metrics_server);
+    if (r < 0)
+        log_error("bind_failed", log_str("socket", e->config->metrics_socket), log_errno(r));
+    return r;
+}
+
+static void serve(struct engine *e)
+{
+    timer_cancel(e->loop, &e->deadline);
+    if (bind_sockets(e) < 0) {
+        give_up(e, EXIT_FAILURE);
+        return;
+    }
+    log_info("ready", log_str("version", ENGINE_VERSION), log_str("socket", e->config->socket));
+    int r = notify_state("READY=1");
+    if (r < 0)
+        log_warn("notify_failed", log_errno(r));
+}
+
+static void on_probe(void *arg, const struct driver_answer *answer)
+{
+    struct engine *e = arg;
+    if (e->stopping)
+        return;
+    struct tier *tier = tiers_at(&e->tiers, SANDBOX_ISOLATION_CONTAINER);
+    const char *reason = answer->detail[0] != '\0' ? answer->detail : strerror(-answer->error);
+    tier_probed(tier, answer->error == 0, reason);
+    if (tier->available)
+        log_info("tier_available", log_str("tier", tier->name));
+    else
+        log_error("tier_unavailable", log_str("tier", tier->name), log_str("reason", tier->reason));
+    serve(e);
+}
+
+static void on_hello(void *arg, const struct driver_answer *answer)
+{
+    struct engine *e = arg;
+    if (e->stopping)
+        return;
+    int r = answer->error;
+    if (r == 0)
+        r = container_driver.probe(e->container, on_probe, e);
+    if (r < 0) {
+        log_error("jailer_refused", log_errno(r), log_str("detail", answer->detail));
+        give_up(e, EXIT_JAILER_LOST);
+    }
+}
+
+static void on_jailer_lost(void *arg)
+{
+    struct engine *e = arg;
+    if (!e->stopping)
+        give_up(e, EXIT_JAILER_LOST);
+}
+
+static int start(struct engine *e)
+{
+    int r = container_new(e->loop, ENGINE_FD_JAILER, sandbox_exited, on_jailer_lost, e, &e->container);
+    if (r < 0)
+        return r;
+    struct tier *tier = tiers_at(&e->tiers, SANDBOX_ISOLATION_CONTAINER);
+    tier->driver = &container_driver;
+    tier->self = e->container;
+    tier_probed(tier, false, "it has not been probed yet");
+    r = workers_new(e->loop, WORKERS, &e->workers);
+    if (r == 0)
+        r = templates_new(e, ENGINE_FD_TEMPLATES_DIR, &e->templates);
+    if (r == 0)
+        r = timer_set(e->loop, &e->deadline, mono_ns() + JAILER_START_MS * NS_PER_MS);
+    return r == 0 ? container_hello(e->container, on_hello, e) : r;
+}
+
+int engine_new(struct loop *loop, const struct config *config, struct engine **ret_engine)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    if (e == NULL)
+        return -ENOMEM;
+    *e = (struct engine){.loop = loop, .config = config, .started_ns = mono_ns()};
+    TAILQ_INIT(&e->clients);
+    TAILQ_INIT(&e->sandboxes);
+    TAILQ_INIT(&e->waiting_creates);
+    tiers_init(&e->tiers);
+    timer_init(&e->deadline, on_start_deadline, e);
+    int r = start(e);
+    if (r < 0) {
+        engine_free(e);
+        return r;
+    }
+    *ret_engine = e;
+    return 0;
+}
+
+// ---- end ----
+
+static void close_clients(struct engine *e)
+{
+    while (!TAILQ_EMPTY(&e->clients))
+        client_close(TAILQ_FIRST(&e->clients));
+}
+
+struct engine *engine_free(struct engine *e)
+{
+    if (e == NULL)
+        return NULL;
+    e->stopping = true;
+    timer_cancel(e->loop, &e->deadline);
+    e->listener = listener_free(e->listener);
+    e->metrics_server = metrics_server_free(e->metrics_server);
+    close_clients(e);
+    e->workers = workers_free(e->workers);
+    e->container = container_free(e->container);  // ends every sandbox that is left
+    e->templates = templates_free(e->templates);
+    free(e);
+    return NULL;
+}
+
+static void on_stop_deadline(void *arg)
+{
+    struct engine *e = arg;
+    log_error("stop_deadline", log_u64("sandboxes_left", e->sandbox_count));
+    loop_stop(e->loop, EXIT_SUCCESS);
+}
+
+void engine_sandbox_gone(struct engine *e)
+{
+    if (e->stopping && e->sandbox_count == 0)
+        loop_stop(e->loop, EXIT_SUCCESS);
+}
+
+void engine_stop(struct engine *e)
+{
+    if (e->stopping)
+        return;
+    e->stopping = true;
+    log_info("stopping", log_u64("sandboxes", e->sandbox_count));
+    notify_state("STOPPING=1");
+    e->listener = listener_free(e->listener);
+    timer_cancel(e->loop, &e->deadline);
+    timer_init(&e->deadline, on_stop_deadline, e);
+    if (timer_set(e->loop, &e->deadline, mono_ns() + e->config->stop_deadline_ms * NS_PER_MS) < 0)
+        loop_stop(e->loop, EXIT_SUCCESS);
+    close_clients(e);
+    engine_sandbox_gone(e);
+}

@@ -1,0 +1,258 @@
+#include "engine/isolation/container.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "libsandbox.h"
+#include "sys/jail.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+struct container {
+    struct jail_client *jail;
+    driver_exited_fn *exited;
+    void (*on_lost)(void *arg);
+    void *arg;
+    void *owner[JAIL_SANDBOXES_MAX];  // by slot; NULL: nothing runs there
+    struct call *calls;
+};
+
+// One call to the jailer that is not answered yet.
+struct call {
+    struct container *container;
+    struct call *next, **at;
+    driver_done_fn *done;
+    void *arg;
+    void *owner;  // START only
+    int control;  // START only: the engine's end
+};
+
+static void free_call(struct call *call)
+{
+    *call->at = call->next;
+    if (call->next != NULL)
+        call->next->at = call->at;
+    close_fd(&call->control);
+    free(call);
+}
+
+static void lost(struct container *c, const char *why)
+{
+    log_error("jailer_lost", log_str("reason", why));
+    c->on_lost(c->arg);
+}
+
+// A sandbox begins to exist in its slot.  False if the jailer cannot mean that.
+static bool occupy(struct container *c, const struct jail_reply *reply, void *owner)
+{
+    if (reply->slot >= JAIL_SANDBOXES_MAX || c->owner[reply->slot] != NULL)
+        return false;
+    c->owner[reply->slot] = owner;
+    return true;
+}
+
+static void on_reply(void *arg, const struct jail_reply *reply)
+{
+    struct call *call = arg;
+    struct container *c = call->container;
+    struct driver_answer answer = {
+        .error = reply->error,
+        .detail = reply->detail,
+        .handle = reply->slot,
+        .control = -1,
+        .stats = {.memory_bytes = reply->stats.memory_bytes,
+                  .page_faults = reply->stats.page_faults,
+                  .oom_kills = reply->stats.oom_kills},
+    };
+    if (answer.error == 0 && call->owner != NULL) {
+        if (!occupy(c, reply, call->owner)) {
+            free_call(call);
+            lost(c, "it started a sandbox in a slot that is taken");
+            return;
+        }
+        answer.control = take_fd(&call->control);
+    }
+    driver_done_fn *done = call->done;
+    void *done_arg = call->arg;
+    free_call(call);
+    if (done != NULL)
+        done(done_arg, &answer);
+    else
+        close_fd(&answer.control);
+}
+
+static int new_call(struct container *c, driver_done_fn *done, void *arg, struct call **ret_call)
+{
+    struct call *call = malloc(sizeof *call);
+    if (call == NULL)
+        return -ENOMEM;
+    *call = (struct call){.container = c, .done = done, .arg = arg, .control = -1, .next = c->calls, .at = &c->calls};
+    if (c->calls != NULL)
+        c->calls->at = &call->next;
+    c->calls = call;
+    *ret_call = call;
+    return 0;
+}
+
+// `done` may be NULL when nobody needs the answer.
+static int ask(struct container *c, struct jail_request *request, int fd, driver_done_fn *done, void *arg)
+{
+    struct call *call;
+    int r = c->jail != NULL ? new_call(c, done, arg, &call) : -EPIPE;
+    if (r < 0)
+        return r;
+    r = jail_call(c->jail, request, fd, on_reply, call);
+    if (r < 0)
+        free_call(call);
+    return r;
+}
+
+static int ask_about(void *self, enum jail_op op, uint32_t slot, driver_done_fn *done, void *arg)
+{
+    struct jail_request request = {.op = op, .slot = slot};
+    return ask(self, &request, -1, done, arg);
+}
+
+// ---- the table ----
+
+static int probe(void *self, driver_done_fn *done, void *arg)
+{
+    return ask_about(self, JAIL_OP_PROBE, 0, done, arg);
+}
+
+static int template_attach(void *self, int rootfs, driver_done_fn *done, void *arg)
+{
+    struct jail_request request = {.op = JAIL_OP_MOUNT};
+    return ask(self, &request, rootfs, done, arg);
+}
+
+static void template_detach(void *self, uint32_t handle)
+{
+    int r = ask_about(self, JAIL_OP_UNMOUNT, handle, NULL, NULL);
+    if (r < 0)
+        log_warn("template_detach_failed", log_u64("slot", handle), log_errno(r));
+}
+
+static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
+{
+    struct container *c = self;
+    struct jail_request request = {.op = JAIL_OP_START,
+                                   .start = {.template_slot = what->template_handle,
+                                             .vcpus = what->vcpus,
+                                             .memory_mib = what->memory_mib,
+                                             .disk_mib = what->disk_mib,
+                                             .pids_max = what->pids_max}};
+    size_t n = strnlen(what->hostname, sizeof request.start.hostname);
+    if (n == sizeof request.start.hostname)
+        return -EINVAL;
+    memcpy(request.start.hostname, what->hostname, n);
+    int pair[2];
+    if (c->jail == NULL)
+        return -EPIPE;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    cleanup_fd int ours = pair[0], theirs = pair[1];
+    struct call *call;
+    int r = new_call(c, done, arg, &call);
+    if (r < 0)
+        return r;
+    call->owner = what->owner;
+    call->control = take_fd(&ours);
+    r = jail_call(c->jail, &request, theirs, on_reply, call);
+    if (r < 0)
+        free_call(call);
+    return r;
+}
+
+static int stop(void *self, uint32_t handle)
+{
+    return ask_about(self, JAIL_OP_STOP, handle, NULL, NULL);
+}
+
+static int pause_sandbox(void *self, uint32_t handle, driver_done_fn *done, void *arg)
+{
+    return ask_about(self, JAIL_OP_FREEZE, handle, done, arg);
+}
+
+static int resume_sandbox(void *self, uint32_t handle, driver_done_fn *done, void *arg)
+{
+    return ask_about(self, JAIL_OP_THAW, handle, done, arg);
+}
+
+static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
+{
+    return ask_about(self, JAIL_OP_STATS, handle, done, arg);
+}
+
+const struct driver container_driver = {
+    .level = SANDBOX_ISOLATION_CONTAINER,
+    .probe = probe,
+    .template_attach = template_attach,
+    .template_detach = template_detach,
+    .start = start,
+    .stop = stop,
+    .pause = pause_sandbox,
+    .resume = resume_sandbox,
+    .stats = stats,
+};
+
+// ---- the channel ----
+
+static void on_exited(void *arg, const struct jail_reply *reply)
+{
+    struct container *c = arg;
+    void *owner = reply->slot < JAIL_SANDBOXES_MAX ? c->owner[reply->slot] : NULL;
+    if (owner == NULL) {
+        log_warn("jailer_unknown_exit", log_u64("slot", reply->slot));
+        return;
+    }
+    c->owner[reply->slot] = NULL;
+    struct driver_exit how = {.by_signal = WIFSIGNALED(reply->exit_status), .oom = reply->oom != 0};
+    how.status = how.by_signal ? WTERMSIG(reply->exit_status) : WEXITSTATUS(reply->exit_status);
+    c->exited(owner, &how);
+}
+
+static void on_channel_lost(void *arg)
+{
+    lost(arg, "its channel closed");
+}
+
+int container_new(struct loop *loop, int channel, driver_exited_fn *exited, void (*on_lost_fn)(void *arg), void *arg,
+                  struct container **ret_container)
+{
+    struct container *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return -ENOMEM;
+    *c = (struct container){.exited = exited, .on_lost = on_lost_fn, .arg = arg};
+    int r = jail_client_new(loop, channel, on_exited, on_channel_lost, c, &c->jail);
+    if (r < 0) {
+        free(c);
+        return r;
+    }
+    *ret_container = c;
+    return 0;
+}
+
+struct container *container_free(struct container *c)
+{
+    if (c == NULL)
+        return NULL;
+    c->jail = jail_client_free(c->jail);  // no call succeeds any more
+    static const struct jail_reply canceled = {.error = -ECANCELED, .detail = "the engine ends"};
+    while (c->calls != NULL)
+        on_reply(c->calls, &canceled);
+    static const struct driver_exit killed = {.by_signal = true, .status = SIGKILL};
+    for (size_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
+        if (c->owner[i] != NULL)
+            c->exited(take_ptr(&c->owner[i]), &killed);
+    free(c);
+    return NULL;
+}
+
+int container_hello(struct container *c, driver_done_fn *done, void *arg)
+{
+    return ask_about(c, JAIL_OP_HELLO, 0, done, arg);
+}

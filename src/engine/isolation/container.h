@@ -1,0 +1,22 @@
+// The container tier: sandbox-jailer does the work, this driver speaks to it.
+#ifndef ENGINE_ISOLATION_CONTAINER_H
+#define ENGINE_ISOLATION_CONTAINER_H
+
+#include "engine/isolation/driver.h"
+#include "sys/loop.h"
+
+struct container;
+
+extern const struct driver container_driver;  // its `self` is a struct container
+
+// Takes over the jailer's channel on success.  `on_lost(arg)` is called once if the jailer goes away or breaks the protocol:
+// its sandboxes are dead then.
+int container_new(struct loop *loop, int channel, driver_exited_fn *exited, void (*on_lost)(void *arg), void *arg,
+                  struct container **ret_container);
+// NULL is fine; returns NULL.
+struct container *container_free(struct container *c);
+
+// Agrees with the jailer on the version of its protocol.
+int container_hello(struct container *c, driver_done_fn *done, void *arg);
+
+#endif

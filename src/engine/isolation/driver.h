@@ -1,0 +1,63 @@
+// What the engine asks of an isolation tier.  The core knows tiers only through this table, so that a tier is added by
+// writing a driver and naming it in tiers.c.
+//
+// Rules: everything runs on the loop's thread.  A call that returns 0 is answered later, exactly once, through `done`; a call
+// that returns a negative errno is not answered.  Handles belong to one driver.
+// A started sandbox ends with exactly one `exited`, after which its handle means nothing; that is the only way it ends.
+// Freeing a driver answers what is open with -ECANCELED and ends what runs.
+#ifndef ENGINE_ISOLATION_DRIVER_H
+#define ENGINE_ISOLATION_DRIVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct driver_stats {
+    uint64_t memory_bytes;  // resident
+    uint64_t page_faults;   // since the start
+    uint64_t oom_kills;
+};
+
+// The answer to a call; which members mean something depends on the call.
+struct driver_answer {
+    int error;           // 0 or a negative errno
+    const char *detail;  // for the log and the operator; valid during the callback
+    uint32_t handle;     // template_attach: the template; start: the sandbox
+    int control;         // start: the engine's end of the agent's control line, which now belongs to the callback
+    struct driver_stats stats;
+};
+typedef void driver_done_fn(void *arg, const struct driver_answer *answer);
+
+struct driver_start {
+    uint32_t template_handle;
+    uint64_t memory_mib;
+    uint64_t disk_mib;
+    uint32_t vcpus;
+    uint32_t pids_max;
+    const char *hostname;  // [a-z0-9-]
+    void *owner;           // comes back with `exited`
+};
+
+struct driver_exit {
+    bool by_signal;
+    int status;  // exit code or signal of what held the sandbox
+    bool oom;    // it was killed for memory
+};
+typedef void driver_exited_fn(void *owner, const struct driver_exit *how);
+
+struct driver {
+    uint32_t level;  // sandbox_isolation_t
+    // Does this tier work here?  answer->detail says why not.
+    int (*probe)(void *self, driver_done_fn *done, void *arg);
+    // Makes a template usable.  `rootfs` stays the caller's.
+    int (*template_attach)(void *self, int rootfs, driver_done_fn *done, void *arg);
+    // Lets it go; sandboxes that run on it keep it.
+    void (*template_detach)(void *self, uint32_t handle);
+    int (*start)(void *self, const struct driver_start *what, driver_done_fn *done, void *arg);
+    // Kills; `exited` follows.
+    int (*stop)(void *self, uint32_t handle);
+    int (*pause)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
+    int (*resume)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
+    int (*stats)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
+};
+
+#endif

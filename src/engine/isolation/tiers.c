@@ -1,0 +1,66 @@
+#include "engine/isolation/tiers.h"
+
+#include "base/buf.h"
+#include "libsandbox.h"
+
+#include <stdio.h>
+
+static const char *const names[] = {"none", "process", "container", "kernel", "vm"};
+
+void tiers_init(struct tiers *tiers)
+{
+    *tiers = (struct tiers){.tier[0].level = 0};
+    for (uint32_t i = 0; i < TIERS; i++) {
+        struct tier *tier = &tiers->tier[i];
+        tier->level = SANDBOX_ISOLATION_VM - i;
+        tier->name = names[tier->level];
+        tier_probed(tier, false, "this version of sandbox-engine has no driver for it");
+    }
+}
+
+struct tier *tiers_at(struct tiers *tiers, uint32_t level)
+{
+    return &tiers->tier[SANDBOX_ISOLATION_VM - level];
+}
+
+void tier_probed(struct tier *tier, bool available, const char *reason)
+{
+    tier->available = available;
+    snprintf(tier->reason, sizeof tier->reason, "%s", available ? "" : reason);
+}
+
+static const char *describe(const struct tiers *tiers, uint32_t floor, struct buf *out)
+{
+    bool first = true;
+    for (int i = 0; i < TIERS; i++) {
+        const struct tier *tier = &tiers->tier[i];
+        // Weaker tiers that are missing too would not help; of those there, all are named.
+        if (!tier->available && (tier->level < floor || tier->driver == NULL))
+            continue;
+        buf_printf(out, "%s%s %s", first ? "" : ", ", tier->name, tier->available ? "works" : "does not: ");
+        buf_append_text(out, tier->reason);
+        first = false;
+    }
+    if (first)
+        buf_append_text(out, "no tier that strong is built into this version");
+    return buf_text(out);
+}
+
+struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct err *err)
+{
+    for (int i = 0; i < TIERS; i++) {
+        struct tier *tier = &tiers->tier[i];
+        if (tier->available && tier->level >= floor)
+            return tier;
+    }
+    cleanup_buf struct buf text = BUF_INIT(TIERS * (TIER_REASON_MAX + 32));
+    const char *here = describe(tiers, floor, &text);
+    if (floor == SANDBOX_ISOLATION_NONE)
+        err_set(err, SANDBOX_ERR_INVALID_SPEC, "no isolation tier works on this machine (%s); run sandbox-cli doctor",
+                here != NULL ? here : "");
+    else
+        err_set(err, SANDBOX_ERR_INVALID_SPEC,
+                "the isolation floor is \"%s\", which cannot be met here (%s); lower the floor or run sandbox-cli doctor",
+                names[floor], here != NULL ? here : "");
+    return NULL;
+}

@@ -1,0 +1,97 @@
+#include "engine/metrics.h"
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/sandbox.h"
+
+#include <inttypes.h>
+
+static const char *const result_names[METRIC_RESULTS] = {
+    "ok",          "pool_exhausted",  "invalid_spec",  "daemon_unreachable", "permission_denied",
+    "internal",    "session_expired", "session_limit", "session_unknown",    "guest_unavailable",
+    "path_denied", "not_found",       "exists",        "too_large",          "guest_io",
+    "timeout",
+};
+
+static const char *const op_names[METRIC_GUEST_OPS] = {
+    [METRIC_EXEC] = "exec",         [METRIC_READ_FILE] = "read_file", [METRIC_WRITE_FILE] = "write_file",
+    [METRIC_LIST_DIR] = "list_dir", [METRIC_STAT] = "stat",           [METRIC_MKDIR] = "mkdir",
+    [METRIC_REMOVE] = "remove",
+};
+
+static const char *const death_names[METRIC_DEATHS] = {
+    [METRIC_DEATH_EXIT] = "exit",
+    [METRIC_DEATH_OOM] = "oom",
+    [METRIC_DEATH_PROTOCOL] = "protocol",
+};
+
+void metric_result(uint64_t results[METRIC_RESULTS], int code)
+{
+    if (code <= 0 && code > -METRIC_RESULTS)
+        results[-code]++;
+}
+
+static void head(struct buf *out, const char *name, const char *type, const char *help)
+{
+    buf_printf(out, "# HELP sandbox_engine_%s %s\n# TYPE sandbox_engine_%s %s\n", name, help, name, type);
+}
+
+static void single(struct buf *out, const char *name, const char *type, const char *help, uint64_t value)
+{
+    head(out, name, type, help);
+    buf_printf(out, "sandbox_engine_%s %" PRIu64 "\n", name, value);
+}
+
+static void write_creates(const struct metrics *m, struct buf *out)
+{
+    head(out, "creates_total", "counter", "Creates answered, by result.");
+    for (int i = 0; i < METRIC_RESULTS; i++)
+        if (i == 0 || m->creates[i] > 0)
+            buf_printf(out, "sandbox_engine_creates_total{result=\"%s\"} %" PRIu64 "\n", result_names[i], m->creates[i]);
+    head(out, "create_seconds", "summary", "Time from a create request to its success.");
+    buf_printf(out, "sandbox_engine_create_seconds_sum %.6f\nsandbox_engine_create_seconds_count %" PRIu64 "\n",
+               (double)m->create_ns / (double)NS_PER_S, m->creates[0]);
+}
+
+static void write_guest_ops(const struct metrics *m, struct buf *out)
+{
+    head(out, "guest_ops_total", "counter", "Guest operations answered; ok: the agent's result was relayed.");
+    for (int op = 0; op < METRIC_GUEST_OPS; op++)
+        for (int i = 0; i < METRIC_RESULTS; i++)
+            if (i == 0 || m->guest_ops[op][i] > 0)
+                buf_printf(out, "sandbox_engine_guest_ops_total{op=\"%s\",result=\"%s\"} %" PRIu64 "\n", op_names[op],
+                           result_names[i], m->guest_ops[op][i]);
+}
+
+static void write_sandboxes(const struct engine *e, struct buf *out)
+{
+    unsigned count[SANDBOX_STATES];
+    sandboxes_count(e, count);
+    head(out, "sandboxes", "gauge", "Sandboxes by state; gone: ended, not yet destroyed by its owner.");
+    for (int i = 0; i < SANDBOX_STATES; i++)
+        buf_printf(out, "sandbox_engine_sandboxes{state=\"%s\"} %u\n", sandbox_state_name(i), count[i]);
+    head(out, "sandbox_deaths_total", "counter", "Sandboxes that ended by themselves, by reason.");
+    for (int i = 0; i < METRIC_DEATHS; i++)
+        buf_printf(out, "sandbox_engine_sandbox_deaths_total{reason=\"%s\"} %" PRIu64 "\n", death_names[i],
+                   e->metrics.deaths[i]);
+}
+
+void metrics_write(const struct engine *e, struct buf *out)
+{
+    const struct metrics *m = &e->metrics;
+    head(out, "build_info", "gauge", "The version, as a label.");
+    buf_printf(out, "sandbox_engine_build_info{version=\"%s\"} 1\n", ENGINE_VERSION);
+    single(out, "uptime_seconds", "gauge", "Seconds since the start.", (mono_ns() - e->started_ns) / NS_PER_S);
+    single(out, "connections", "gauge", "Client connections open.", e->client_count);
+    single(out, "connections_total", "counter", "Client connections accepted.", m->connections);
+    head(out, "connections_refused_total", "counter", "Client connections refused, by reason.");
+    buf_printf(out, "sandbox_engine_connections_refused_total{reason=\"uid\"} %" PRIu64 "\n", m->refused_uid);
+    buf_printf(out, "sandbox_engine_connections_refused_total{reason=\"full\"} %" PRIu64 "\n", m->refused_full);
+    single(out, "malformed_frames_total", "counter", "Frames from clients that could not be parsed.", m->malformed_frames);
+    single(out, "slow_clients_total", "counter", "Clients dropped because they did not read.", m->dropped_slow);
+    single(out, "creates_running", "gauge", "Sandboxes being started.", e->running_creates);
+    single(out, "template_verifications_total", "counter", "Templates whose files were hashed.", m->template_verifications);
+    write_creates(m, out);
+    write_guest_ops(m, out);
+    write_sandboxes(e, out);
+}

@@ -1,0 +1,158 @@
+#include "engine/power.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/guestop.h"
+#include "libsandbox.h"
+
+#include <stdlib.h>
+
+struct power {
+    TAILQ_ENTRY(power) link;  // in sandbox->powers
+    struct sandbox *sandbox;
+    struct request *request;
+    bool resume;
+    bool busy;  // the driver's answer is due
+};
+
+static void next(struct sandbox *sb);
+
+static struct request *remove_power(struct power *p)
+{
+    struct request *r = p->request;
+    TAILQ_REMOVE(&p->sandbox->powers, p, link);
+    free(p);
+    return r;
+}
+
+static void reply(struct request *r, bool resume)
+{
+    Sandbox__PauseResponse paused = SANDBOX__PAUSE_RESPONSE__INIT;
+    Sandbox__ResumeResponse resumed = SANDBOX__RESUME_RESPONSE__INIT;
+    Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
+    if (resume) {
+        message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_RESUME;
+        message.resume = &resumed;
+    } else {
+        message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_PAUSE;
+        message.pause = &paused;
+    }
+    request_reply(r, &message);
+}
+
+static void fail_ended(struct request *r)
+{
+    request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox has ended");
+}
+
+static void fail_internal(struct sandbox *sb, struct request *r, bool resume, const char *detail)
+{
+    log_error("power_failed", log_u64("sandbox_id", sb->id), log_bool("resume", resume), log_str("detail", detail));
+    request_fail(r, SANDBOX_ERR_INTERNAL, "the sandbox could not be %s", resume ? "resumed" : "paused");
+}
+
+static void has_paused(struct sandbox *sb)
+{
+    sb->ran_ns = sandbox_uptime_ns(sb);
+    if (sandbox_step(sb, SANDBOX_PAUSED))
+        guestops_paused(sb);
+}
+
+static void has_resumed(struct sandbox *sb)
+{
+    if (!sandbox_step(sb, SANDBOX_RUNNING))
+        return;
+    sb->since_ns = mono_ns();
+    guestops_resumed(sb);
+}
+
+// The page faults up to the resume are known, or cannot be known: then the count goes on from before.
+static void on_baseline(void *arg, const struct driver_answer *answer)
+{
+    struct power *p = arg;
+    struct sandbox *sb = p->sandbox;
+    if (answer->error == 0)
+        sb->faults_before = answer->stats.page_faults;
+    struct request *r = remove_power(p);
+    if (sb->state < SANDBOX_CLOSING)
+        reply(r, true);
+    else
+        fail_ended(r);
+    next(sb);
+    sandbox_unref(sb);
+}
+
+static void on_done(void *arg, const struct driver_answer *answer)
+{
+    struct power *p = arg;
+    struct sandbox *sb = p->sandbox;
+    bool resume = p->resume;
+    if (sb->state >= SANDBOX_CLOSING) {
+        fail_ended(remove_power(p));
+    } else if (answer->error < 0) {
+        fail_internal(sb, remove_power(p), resume, answer->detail);
+    } else if (resume) {
+        has_resumed(sb);
+        if (sb->tier->driver->stats(sb->tier->self, sb->handle, on_baseline, p) == 0)
+            return;
+        reply(remove_power(p), true);
+    } else {
+        has_paused(sb);
+        reply(remove_power(p), false);
+    }
+    next(sb);
+    sandbox_unref(sb);
+}
+
+// Works on the first that waits, until one needs the driver.
+static void next(struct sandbox *sb)
+{
+    struct power *p;
+    while ((p = TAILQ_FIRST(&sb->powers)) != NULL && !p->busy) {
+        bool resume = p->resume;
+        if (sb->state >= SANDBOX_CLOSING) {
+            fail_ended(remove_power(p));
+            continue;
+        }
+        if (sb->state == (resume ? SANDBOX_RUNNING : SANDBOX_PAUSED)) {
+            reply(remove_power(p), resume);
+            continue;
+        }
+        const struct driver *driver = sb->tier->driver;
+        if ((resume ? driver->resume : driver->pause)(sb->tier->self, sb->handle, on_done, p) < 0) {
+            fail_internal(sb, remove_power(p), resume, "the driver could not be asked");
+            continue;
+        }
+        p->busy = true;
+        sandbox_ref(sb);
+    }
+}
+
+void power_request(struct sandbox *sb, struct request *r, bool resume)
+{
+    if (sb->state >= SANDBOX_CLOSING) {
+        fail_ended(r);
+        return;
+    }
+    struct power *p = malloc(sizeof *p);
+    if (p == NULL) {
+        request_fail(r, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+        return;
+    }
+    *p = (struct power){.sandbox = sb, .request = r, .resume = resume};
+    TAILQ_INSERT_TAIL(&sb->powers, p, link);
+    sandbox_ref(sb);
+    next(sb);
+    sandbox_unref(sb);
+}
+
+void powers_fail(struct sandbox *sb)
+{
+    struct power *p = TAILQ_FIRST(&sb->powers);
+    while (p != NULL) {
+        struct power *after = TAILQ_NEXT(p, link);
+        if (!p->busy)
+            fail_ended(remove_power(p));
+        p = after;
+    }
+}

@@ -1,0 +1,148 @@
+#include "engine/requests.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/create.h"
+#include "engine/guestop.h"
+#include "engine/power.h"
+#include "engine/sandbox.h"
+#include "engine/status.h"
+#include "libsandbox.h"
+
+#include <stdlib.h>
+
+// The sandbox a request is about, or NULL after the request was refused.  A sandbox of another connection and one that does
+// not exist get the same answer, byte for byte.
+static struct sandbox *find_own(struct request *r, uint32_t id)
+{
+    struct sandbox *sb = sandbox_find(r->client, id);
+    if (sb == NULL)
+        request_fail(r, SANDBOX_ERR_PERMISSION_DENIED, SANDBOX_NOT_YOURS);
+    return sb;
+}
+
+static void on_create(struct request *r, const Sandbox__ClientMessage *message)
+{
+    create_begin(r, message->create);
+}
+
+static void on_destroy(struct request *r, const Sandbox__ClientMessage *message)
+{
+    struct sandbox *sb = find_own(r, message->destroy->sandbox_id);
+    if (sb != NULL)
+        sandbox_destroy_for(sb, r);
+}
+
+static void on_pause(struct request *r, const Sandbox__ClientMessage *message)
+{
+    struct sandbox *sb = find_own(r, message->pause->sandbox_id);
+    if (sb != NULL)
+        power_request(sb, r, false);
+}
+
+static void on_resume(struct request *r, const Sandbox__ClientMessage *message)
+{
+    struct sandbox *sb = find_own(r, message->resume->sandbox_id);
+    if (sb != NULL)
+        power_request(sb, r, true);
+}
+
+// ---- inspect ----
+
+struct inspection {
+    struct sandbox *sandbox;
+    struct request *request;
+};
+
+static void fill(Sandbox__InspectResponse *response, const struct sandbox *sb, const struct driver_stats *stats)
+{
+    uint64_t faults = stats->page_faults > sb->faults_before ? stats->page_faults - sb->faults_before : 0;
+    response->sandbox_id = sb->id;
+    response->is_running = sb->state == SANDBOX_RUNNING;
+    response->uptime_ms = sandbox_uptime_ns(sb) / NS_PER_MS;
+    response->memory_rss_mib = (stats->memory_bytes + (1 << 20) - 1) >> 20;
+    response->page_faults = faults > UINT32_MAX ? UINT32_MAX : (uint32_t)faults;
+    response->isolation = sb->tier->level;
+    response->start = (char *)SANDBOX_START_COLD;
+}
+
+static void on_stats(void *arg, const struct driver_answer *answer)
+{
+    struct inspection *i = arg;
+    struct sandbox *sb = i->sandbox;
+    struct request *r = i->request;
+    free(i);
+    if (sb->state >= SANDBOX_CLOSING) {
+        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox has ended");
+    } else if (answer->error < 0) {
+        log_error("stats_failed", log_u64("sandbox_id", sb->id), log_errno(answer->error), log_str("detail", answer->detail));
+        request_fail(r, SANDBOX_ERR_INTERNAL, "the sandbox's counters could not be read");
+    } else {
+        Sandbox__InspectResponse response = SANDBOX__INSPECT_RESPONSE__INIT;
+        fill(&response, sb, &answer->stats);
+        Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
+        message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_INSPECT;
+        message.inspect = &response;
+        request_reply(r, &message);
+    }
+    sandbox_unref(sb);
+}
+
+static void on_inspect(struct request *r, const Sandbox__ClientMessage *message)
+{
+    struct sandbox *sb = find_own(r, message->inspect->sandbox_id);
+    if (sb == NULL)
+        return;
+    if (sb->state >= SANDBOX_CLOSING) {
+        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u has ended by itself; destroy it", sb->id);
+        return;
+    }
+    struct inspection *i = malloc(sizeof *i);
+    if (i != NULL)
+        *i = (struct inspection){.sandbox = sb, .request = r};
+    if (i == NULL || sb->tier->driver->stats(sb->tier->self, sb->handle, on_stats, i) < 0) {
+        free(i);
+        request_fail(r, SANDBOX_ERR_INTERNAL, "the sandbox's counters could not be asked for");
+        return;
+    }
+    sandbox_ref(sb);
+}
+
+static void on_guest(struct request *r, const Sandbox__ClientMessage *message)
+{
+    guestop_begin(r, message->guest);
+}
+
+static void on_status(struct request *r, const Sandbox__ClientMessage *message)
+{
+    (void)message;
+    cleanup_buf struct buf json = BUF_INIT(STATUS_JSON_MAX);
+    status_write(r->client->engine, &json);
+    const char *text = buf_text(&json);
+    if (text == NULL) {
+        request_fail(r, SANDBOX_ERR_INTERNAL, "the status could not be written");
+        return;
+    }
+    Sandbox__StatusResponse response = SANDBOX__STATUS_RESPONSE__INIT;
+    response.json = (char *)text;
+    Sandbox__ServerMessage reply = SANDBOX__SERVER_MESSAGE__INIT;
+    reply.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_STATUS;
+    reply.status = &response;
+    request_reply(r, &reply);
+}
+
+static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage *message) = {
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE] = on_create,   [SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY] = on_destroy,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_PAUSE] = on_pause,     [SANDBOX__CLIENT_MESSAGE__REQUEST_RESUME] = on_resume,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_INSPECT] = on_inspect, [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST] = on_guest,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_STATUS] = on_status,
+};
+
+void requests_dispatch(struct request *r, const Sandbox__ClientMessage *message)
+{
+    size_t which = (size_t)message->request_case;
+    if (which < sizeof handlers / sizeof handlers[0] && handlers[which] != NULL)
+        handlers[which](r, message);
+    else
+        request_fail(r, SANDBOX_ERR_INVALID_SPEC, "the message holds no request that this engine knows");
+}

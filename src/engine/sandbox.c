@@ -1,0 +1,342 @@
+#include "engine/sandbox.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/create.h"
+#include "engine/guestop.h"
+#include "engine/power.h"
+#include "libsandbox.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define TO(state) (1u << (state))
+
+static const struct {
+    const char *name;
+    unsigned next;  // the states that may follow
+} states[SANDBOX_STATES] = {
+    [SANDBOX_PROVISIONING] = {"provisioning", TO(SANDBOX_READY) | TO(SANDBOX_CLOSING)},
+    [SANDBOX_READY] = {"ready", TO(SANDBOX_RUNNING) | TO(SANDBOX_CLOSING)},
+    [SANDBOX_RUNNING] = {"running", TO(SANDBOX_PAUSED) | TO(SANDBOX_CLOSING)},
+    [SANDBOX_PAUSED] = {"paused", TO(SANDBOX_RUNNING) | TO(SANDBOX_CLOSING)},
+    [SANDBOX_CLOSING] = {"closing", TO(SANDBOX_GONE)},
+    [SANDBOX_GONE] = {"gone", 0},
+};
+
+const char *sandbox_state_name(enum sandbox_state state)
+{
+    return states[state].name;
+}
+
+bool sandbox_step(struct sandbox *sb, enum sandbox_state to)
+{
+    if ((states[sb->state].next & TO(to)) == 0) {
+        log_error("illegal_state", log_u64("sandbox_id", sb->id), log_str("from", states[sb->state].name),
+                  log_str("to", states[to].name));
+        return false;
+    }
+    sb->state = to;
+    return true;
+}
+
+static bool id_taken(const struct engine *e, uint32_t id)
+{
+    const struct sandbox *sb;
+    TAILQ_FOREACH(sb, &e->sandboxes, all)
+    if (sb->id == id)
+        return true;
+    return false;
+}
+
+// Never 0, increasing, and after 2^32 of them none that is in use.
+static uint32_t new_id(struct engine *e)
+{
+    do
+        e->last_sandbox_id++;
+    while (e->last_sandbox_id == 0 || id_taken(e, e->last_sandbox_id));
+    return e->last_sandbox_id;
+}
+
+static void on_destroy_deadline(void *arg);
+
+struct sandbox *sandbox_new(struct client *owner, struct tier *tier)
+{
+    struct engine *e = owner->engine;
+    struct sandbox *sb = calloc(1, sizeof *sb);
+    if (sb == NULL)
+        return NULL;
+    *sb = (struct sandbox){.engine = e, .owner = owner, .uid = owner->peer.uid, .id = new_id(e), .tier = tier};
+    TAILQ_INIT(&sb->guestops);
+    TAILQ_INIT(&sb->powers);
+    timer_init(&sb->destroy_deadline, on_destroy_deadline, sb);
+    TAILQ_INSERT_TAIL(&e->sandboxes, sb, all);
+    e->sandbox_count++;
+    TAILQ_INSERT_TAIL(&owner->owned, sb, owned);
+    owner->owned_count++;
+    return sb;
+}
+
+struct sandbox *sandbox_find(struct client *c, uint32_t id)
+{
+    struct sandbox *sb;
+    TAILQ_FOREACH(sb, &c->owned, owned)
+    if (sb->id == id && !sb->destroying && sb->create == NULL)
+        return sb;
+    return NULL;
+}
+
+struct sandbox *sandbox_find_running(struct request *r, uint32_t id)
+{
+    struct sandbox *sb = sandbox_find(r->client, id);
+    if (sb == NULL)
+        request_fail(r, SANDBOX_ERR_PERMISSION_DENIED, SANDBOX_NOT_YOURS);
+    else if (sb->state == SANDBOX_PAUSED)
+        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u is paused; resume it first", id);
+    else if (sb->state != SANDBOX_RUNNING)
+        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u has ended by itself; destroy it and create another", id);
+    else
+        return sb;
+    return NULL;
+}
+
+// ---- the agent's line ----
+
+static void on_configured(void *arg, uint32_t error_number, const char *message)
+{
+    struct sandbox *sb = arg;
+    create_configured(sb->create, error_number, message);
+}
+
+static void on_pong(void *arg)
+{
+    struct sandbox *sb = arg;
+    sb->unresponsive = false;
+}
+
+static void on_line_end(void *arg, int reason)
+{
+    struct sandbox *sb = arg;
+    if (reason == -EPROTO)
+        sandbox_died(sb, METRIC_DEATH_PROTOCOL, "its agent sent something it may not");
+    else
+        sandbox_died(sb, METRIC_DEATH_EXIT, "its agent's line closed");
+}
+
+// ---- the end ----
+
+static void free_sandbox(struct sandbox *sb)
+{
+    struct engine *e = sb->engine;
+    timer_cancel(e->loop, &sb->destroy_deadline);
+    TAILQ_REMOVE(&e->sandboxes, sb, all);
+    e->sandbox_count--;
+    free(sb);
+    engine_sandbox_gone(e);
+}
+
+static void free_if_done(struct sandbox *sb)
+{
+    if (sb->state == SANDBOX_GONE && sb->owner == NULL && sb->refs == 0)
+        free_sandbox(sb);
+}
+
+void sandbox_ref(struct sandbox *sb)
+{
+    sb->refs++;
+}
+
+void sandbox_unref(struct sandbox *sb)
+{
+    sb->refs--;
+    free_if_done(sb);
+}
+
+static void leave_owner(struct sandbox *sb)
+{
+    if (sb->owner == NULL)
+        return;
+    TAILQ_REMOVE(&sb->owner->owned, sb, owned);
+    sb->owner->owned_count--;
+    sb->owner = NULL;
+}
+
+static void answer_destroy(struct sandbox *sb)
+{
+    struct request *r = sb->destroy_request;
+    if (r == NULL)
+        return;
+    sb->destroy_request = NULL;
+    Sandbox__DestroyResponse response = SANDBOX__DESTROY_RESPONSE__INIT;
+    Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
+    message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_DESTROY;
+    message.destroy = &response;
+    request_reply(r, &message);
+}
+
+// Nothing of it is left on the machine.
+static void become_gone(struct sandbox *sb)
+{
+    sandbox_step(sb, SANDBOX_GONE);
+    sb->started = false;
+    timer_cancel(sb->engine->loop, &sb->destroy_deadline);
+    if (sb->destroying)
+        leave_owner(sb);
+    sandbox_ref(sb);  // the answer below may do anything, but not free it
+    answer_destroy(sb);
+    sandbox_unref(sb);
+}
+
+void sandbox_close(struct sandbox *sb, const char *why)
+{
+    if (sb->state >= SANDBOX_CLOSING)
+        return;
+    sandbox_step(sb, SANDBOX_CLOSING);
+    log_info("sandbox_closing", log_u64("sandbox_id", sb->id), log_str("reason", why));
+    sandbox_ref(sb);
+    guestops_fail(sb, "the sandbox has ended");
+    powers_fail(sb);
+    sb->line = agent_line_free(sb->line);
+    if (sb->started)
+        sb->tier->driver->stop(sb->tier->self, sb->handle);
+    else if (!sb->starting)
+        become_gone(sb);
+    sandbox_unref(sb);
+}
+
+void sandbox_disown(struct sandbox *sb, const char *why)
+{
+    sandbox_ref(sb);
+    if (sb->create != NULL)
+        create_cancel(sb->create);
+    leave_owner(sb);
+    sandbox_close(sb, why);
+    sandbox_unref(sb);
+}
+
+void sandbox_died(struct sandbox *sb, enum metric_death kind, const char *why)
+{
+    if (sb->state >= SANDBOX_CLOSING)
+        return;
+    sb->died = true;
+    sb->death = kind;
+    log_warn("sandbox_died", log_u64("sandbox_id", sb->id), log_str("reason", why));
+    sandbox_ref(sb);
+    if (sb->create != NULL)
+        create_fail(sb->create, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox ended before it was ready: %s", why);
+    else
+        sandbox_close(sb, "it ended by itself");
+    sandbox_unref(sb);
+}
+
+void sandbox_exited(void *sandbox, const struct driver_exit *how)
+{
+    struct sandbox *sb = sandbox;
+    sandbox_ref(sb);
+    sb->started = false;  // there is nothing to stop any more
+    if (how->oom)
+        sandbox_died(sb, METRIC_DEATH_OOM, "its memory was full");
+    else
+        sandbox_died(sb, METRIC_DEATH_EXIT, how->by_signal ? "its agent was killed" : "its agent ended");
+    if (sb->died)
+        sb->engine->metrics.deaths[how->oom ? METRIC_DEATH_OOM : sb->death]++;
+    log_info("sandbox_gone", log_u64("sandbox_id", sb->id), log_bool("by_itself", sb->died),
+             log_str("ended_by", how->by_signal ? "signal" : "exit"), log_u64("status", (uint64_t)how->status),
+             log_bool("oom", how->oom));
+    if (sb->state == SANDBOX_CLOSING)
+        become_gone(sb);
+    sandbox_unref(sb);
+}
+
+// ---- the start ----
+
+static int take_line(struct sandbox *sb, int control)
+{
+    static const struct agent_line_handler handler = {
+        .on_configured = on_configured, .on_pong = on_pong, .on_end = on_line_end};
+    cleanup_fd int fd = control;
+    int r = agent_line_new(sb->engine->loop, fd, &handler, sb, &sb->line);
+    if (r == 0)
+        take_fd(&fd);
+    return r;
+}
+
+static void on_start(void *arg, const struct driver_answer *answer)
+{
+    struct sandbox *sb = arg;
+    int control = answer->control;
+    int r = answer->error;
+    sb->starting = false;
+    if (r == 0) {
+        sb->started = true;
+        sb->handle = answer->handle;
+        sb->since_ns = mono_ns();
+    }
+    if (sb->state == SANDBOX_CLOSING) {  // given up meanwhile
+        close_fd(&control);
+        if (sb->started)
+            sb->tier->driver->stop(sb->tier->self, sb->handle);
+        else
+            become_gone(sb);
+    } else {
+        if (r == 0)
+            r = take_line(sb, control);
+        create_started(sb->create, r, answer->detail);
+    }
+    sandbox_unref(sb);
+}
+
+int sandbox_start(struct sandbox *sb, struct driver_start *what)
+{
+    what->owner = sb;
+    int r = sb->tier->driver->start(sb->tier->self, what, on_start, sb);
+    if (r < 0)
+        return r;
+    sb->starting = true;
+    sandbox_ref(sb);
+    return 0;
+}
+
+// ---- destroy ----
+
+static void on_destroy_deadline(void *arg)
+{
+    struct sandbox *sb = arg;
+    struct request *r = sb->destroy_request;
+    sb->destroy_request = NULL;
+    log_error("sandbox_stuck", log_u64("sandbox_id", sb->id));
+    if (r != NULL)
+        request_fail(r, SANDBOX_ERR_INTERNAL, "sandbox %u was killed, but not all of it ended within %llu ms", sb->id,
+                     (unsigned long long)sb->engine->config->stop_deadline_ms);
+}
+
+void sandbox_destroy_for(struct sandbox *sb, struct request *r)
+{
+    sb->destroying = true;
+    sb->destroy_request = r;
+    sandbox_ref(sb);
+    if (sb->state == SANDBOX_GONE) {
+        leave_owner(sb);
+        answer_destroy(sb);
+    } else {
+        timer_set(sb->engine->loop, &sb->destroy_deadline, mono_ns() + sb->engine->config->stop_deadline_ms * NS_PER_MS);
+        sandbox_close(sb, "destroyed");
+    }
+    sandbox_unref(sb);
+}
+
+// ---- facts ----
+
+uint64_t sandbox_uptime_ns(const struct sandbox *sb)
+{
+    return sb->state == SANDBOX_PAUSED ? sb->ran_ns : mono_ns() - sb->since_ns;
+}
+
+void sandboxes_count(const struct engine *e, unsigned count[SANDBOX_STATES])
+{
+    memset(count, 0, SANDBOX_STATES * sizeof count[0]);
+    const struct sandbox *sb;
+    TAILQ_FOREACH(sb, &e->sandboxes, all)
+    count[sb->state]++;
+}

@@ -1,0 +1,100 @@
+// One sandbox: its state, its owner, and its end.
+//
+// States and what moves between them:
+//
+//     provisioning --agent configured--> ready --claimed--> running <--pause/resume--> paused
+//     any of them --destroy, owner gone, own death--> closing --driver says exited--> gone
+//
+// A legal step is one of the table in sandbox.c; any other is refused and logged.  A sandbox that died by itself stays with its
+// owner, closing or gone, until it is destroyed: operations on it give GUEST_UNAVAILABLE, the destroy succeeds.  One that is
+// being destroyed cannot be found any more.
+//
+// Memory: freed when it is gone, has no owner, and no answer of the driver is due.
+#ifndef ENGINE_SANDBOX_H
+#define ENGINE_SANDBOX_H
+
+#include "engine/agent_line.h"
+#include "engine/client.h"
+#include "engine/engine.h"
+#include "engine/isolation/driver.h"
+
+// The answer about a sandbox of another connection, and about one that does not exist.
+#define SANDBOX_NOT_YOURS "this connection owns no such sandbox"
+#define SANDBOX_START_COLD "cold"  // the one way a sandbox is started so far
+
+enum sandbox_state {
+    SANDBOX_PROVISIONING,
+    SANDBOX_READY,
+    SANDBOX_RUNNING,
+    SANDBOX_PAUSED,
+    SANDBOX_CLOSING,
+    SANDBOX_GONE,
+    SANDBOX_STATES,
+};
+
+TAILQ_HEAD(guestop_list, guestop);
+TAILQ_HEAD(power_list, power);
+
+struct sandbox {
+    TAILQ_ENTRY(sandbox) all;    // in engine->sandboxes
+    TAILQ_ENTRY(sandbox) owned;  // in owner->owned
+    struct engine *engine;
+    struct client *owner;  // NULL: nobody waits for it any more
+    uid_t uid;
+    uint32_t id;
+    enum sandbox_state state;
+    struct tier *tier;
+
+    struct create *create;  // while provisioning
+    bool starting;          // the driver's answer to start is due
+    bool started;           // `handle` means something
+    uint32_t handle;
+    unsigned refs;  // answers of the driver that are due, and functions on the stack that still use it
+    struct agent_line *line;
+
+    bool died;  // it ended by itself
+    enum metric_death death;
+    bool unresponsive;  // a ping is out after an operation that timed out
+    bool destroying;
+    struct request *destroy_request;
+    struct timer destroy_deadline;
+
+    struct guestop_list guestops;
+    struct power_list powers;  // pauses and resumes: the first is being done, the others wait
+    uint64_t since_ns;         // last resume (or the start)
+    uint64_t ran_ns;           // while paused: how long it had run since then
+    uint64_t faults_before;    // page faults up to the last resume
+};
+
+const char *sandbox_state_name(enum sandbox_state state);
+// Takes a legal step; false for one that is not.
+bool sandbox_step(struct sandbox *sb, enum sandbox_state to);
+
+// A new sandbox in provisioning, with an id of its own.  NULL: no memory.
+struct sandbox *sandbox_new(struct client *owner, struct tier *tier);
+// The sandbox `id` of this client, or NULL when it has none.
+struct sandbox *sandbox_find(struct client *c, uint32_t id);
+// The sandbox `id` of this client if it is running; otherwise answers the request and returns NULL.
+struct sandbox *sandbox_find_running(struct request *r, uint32_t id);
+
+// Asks the driver to start it; create_started follows, unless it was closed meanwhile.  0 or a negative errno.
+int sandbox_start(struct sandbox *sb, struct driver_start *what);
+// The sandbox ended by itself, or broke the protocol.
+void sandbox_died(struct sandbox *sb, enum metric_death kind, const char *why);
+// Kills it, if it is not dying already.
+void sandbox_close(struct sandbox *sb, const char *why);
+// Kills it, takes it from its owner, and frees it as soon as that can be.
+void sandbox_disown(struct sandbox *sb, const char *why);
+// Answers `r` when it is gone.
+void sandbox_destroy_for(struct sandbox *sb, struct request *r);
+// Memory: it is not freed while there is a reference.
+void sandbox_ref(struct sandbox *sb);
+void sandbox_unref(struct sandbox *sb);
+// driver_exited_fn
+void sandbox_exited(void *sandbox, const struct driver_exit *how);
+
+// How long it has run since the last resume.
+uint64_t sandbox_uptime_ns(const struct sandbox *sb);
+void sandboxes_count(const struct engine *e, unsigned count[SANDBOX_STATES]);
+
+#endif

@@ -1,0 +1,73 @@
+#include "engine/status.h"
+
+#include "base/clock.h"
+#include "base/json_out.h"
+#include "engine/engine.h"
+#include "engine/sandbox.h"
+#include "engine/template.h"
+
+#include <unistd.h>
+
+static void write_tiers(struct engine *e, struct json_out *j)
+{
+    json_open(j, "tiers", '[');
+    for (int i = 0; i < TIERS; i++) {
+        const struct tier *tier = &e->tiers.tier[i];
+        json_open(j, NULL, '{');
+        json_str(j, "name", tier->name);
+        json_bool(j, "available", tier->available);
+        if (!tier->available)
+            json_str(j, "reason", tier->reason);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    const struct tier *best = tiers_choose(&e->tiers, 0, NULL);
+    json_str(j, "default_tier", best != NULL ? best->name : NULL);
+}
+
+static void write_sandboxes(const struct engine *e, struct json_out *j)
+{
+    unsigned count[SANDBOX_STATES];
+    sandboxes_count(e, count);
+    json_open(j, "sandboxes", '{');
+    for (int i = 0; i < SANDBOX_STATES; i++)
+        json_u64(j, sandbox_state_name(i), count[i]);
+    json_close(j, '}');
+}
+
+static void write_limits(const struct config *c, struct json_out *j)
+{
+    json_open(j, "limits", '{');
+    json_u64(j, "max_connections", c->max_connections);
+    json_u64(j, "max_owned_per_connection", c->max_owned_per_connection);
+    json_u64(j, "max_owned_per_uid", c->max_owned_per_uid);
+    json_u64(j, "max_sandboxes", c->max_sandboxes);
+    json_u64(j, "max_creates", c->max_creates);
+    json_u64(j, "max_guest_ops_per_connection", c->max_guest_ops_per_connection);
+    json_u64(j, "memory_mib_max", c->memory_mib_max);
+    json_u64(j, "vcpus_max", c->vcpus_max);
+    json_u64(j, "disk_mib_default", c->disk_mib_default);
+    json_u64(j, "disk_mib_max", c->disk_mib_max);
+    json_u64(j, "pids_max", c->pids_max);
+    json_u64(j, "start_deadline_ms", c->start_deadline_ms);
+    json_u64(j, "guest_deadline_ms", c->guest_deadline_ms);
+    json_u64(j, "exec_grace_ms", c->exec_grace_ms);
+    json_close(j, '}');
+}
+
+void status_write(struct engine *e, struct buf *out)
+{
+    struct json_out j = JSON_OUT_INIT(out);
+    json_open(&j, NULL, '{');
+    json_str(&j, "version", ENGINE_VERSION);
+    json_u64(&j, "uptime_s", (mono_ns() - e->started_ns) / NS_PER_S);
+    json_u64(&j, "pid", (uint64_t)getpid());
+    write_tiers(e, &j);
+    json_open(&j, "templates_loaded", '[');
+    templates_list(e->templates, &j);
+    json_close(&j, ']');
+    write_sandboxes(e, &j);
+    json_u64(&j, "connections", e->client_count);
+    write_limits(e->config, &j);
+    json_close(&j, '}');
+}

@@ -1,0 +1,296 @@
+#include "wire/spec.h"
+
+#include "libsandbox.h"
+#include "wire/limits.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+// The last column of every check: INVALID_SPEC and a sentence.
+#define INVALID(...) err_set(err, SANDBOX_ERR_INVALID_SPEC, __VA_ARGS__)
+
+static bool has_nul(ProtobufCBinaryData b)
+{
+    return b.len > 0 && memchr(b.data, '\0', b.len) != NULL;
+}
+
+static bool alnum(uint8_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool spec_template_name_ok(const char *name)
+{
+    size_t n = strnlen(name, TEMPLATE_NAME_MAX + 1);
+    if (n == 0 || n > TEMPLATE_NAME_MAX || strchr("._-", name[0]) != NULL)
+        return false;
+    return strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") == n;
+}
+
+// ---- egress entries ----
+
+static bool label_ok(const uint8_t *s, size_t n)
+{
+    if (n == 0 || n > HOST_LABEL_MAX || s[0] == '-' || s[n - 1] == '-')
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!alnum(s[i]) && s[i] != '-' && s[i] != '_')
+            return false;
+    return true;
+}
+
+static bool host_ok(const uint8_t *s, size_t n)
+{
+    if (n == 0 || n > HOST_NAME_MAX_BYTES)
+        return false;
+    size_t start = 0;
+    for (size_t i = 0; i <= n; i++) {
+        if (i < n && s[i] != '.')
+            continue;
+        if (!label_ok(s + start, i - start))
+            return false;
+        start = i + 1;
+    }
+    return true;
+}
+
+static bool port_ok(const uint8_t *s, size_t n)
+{
+    if (n == 0 || n > 5 || s[0] == '0')
+        return false;
+    uint32_t port = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9')
+            return false;
+        port = port * 10 + (uint32_t)(s[i] - '0');
+    }
+    return port <= 65535;
+}
+
+bool spec_egress_entry_ok(const uint8_t *entry, size_t n)
+{
+    if (n == 0)
+        return false;
+    const uint8_t *colon = memchr(entry, ':', n);
+    size_t host_len = n;
+    if (colon != NULL) {
+        host_len = (size_t)(colon - entry);
+        if (!port_ok(colon + 1, n - host_len - 1))
+            return false;
+    }
+    if (host_len > 2 && entry[0] == '*' && entry[1] == '.')
+        return host_ok(entry + 2, host_len - 2);
+    return host_ok(entry, host_len);
+}
+
+static int check_egress(const Sandbox__CreateRequest *r, struct err *err)
+{
+    if (r->n_egress_allow > 0 && r->egress_deny_all)
+        return INVALID("egress_allow and egress_deny_all contradict each other: give one of them");
+    if (r->n_egress_allow > EGRESS_ENTRIES_MAX)
+        return INVALID("egress_allow has %zu entries; at most %d are allowed", r->n_egress_allow, EGRESS_ENTRIES_MAX);
+    for (size_t i = 0; i < r->n_egress_allow; i++)
+        if (!spec_egress_entry_ok(r->egress_allow[i].data, r->egress_allow[i].len))
+            return INVALID("egress_allow entry %zu is malformed: write host, host:port or *.suffix[:port]", i + 1);
+    return 0;
+}
+
+// ---- environment ----
+
+// `what` is the field's name for the sentence; values may be secret and are never printed.
+static int check_env(const char *what, size_t n, const ProtobufCBinaryData *vars, struct err *err)
+{
+    if (n > ENV_VARS_MAX)
+        return INVALID("%s has %zu variables; at most %d are allowed", what, n, ENV_VARS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        if (vars[i].len > ENV_VAR_MAX)
+            return INVALID("%s entry %zu is %zu bytes long; at most %d are allowed", what, i + 1, vars[i].len, ENV_VAR_MAX);
+        if (has_nul(vars[i]))
+            return INVALID("%s entry %zu contains a NUL byte", what, i + 1);
+        if (vars[i].len == 0 || vars[i].data[0] == '=' || memchr(vars[i].data, '=', vars[i].len) == NULL)
+            return INVALID("%s entry %zu is not KEY=VALUE", what, i + 1);
+    }
+    return 0;
+}
+
+static int check_env_total(const Sandbox__CreateRequest *r, struct err *err)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < r->n_env_vars; i++)
+        total += r->env_vars[i].len + 4;
+    if (total > SPEC_ENV_TOTAL_MAX)
+        return INVALID("env_vars take %zu bytes together; at most %d are allowed", total, SPEC_ENV_TOTAL_MAX);
+    return 0;
+}
+
+// ---- create ----
+
+static int check_session_key(ProtobufCBinaryData key, struct err *err)
+{
+    bool ok = key.len <= SESSION_KEY_MAX;
+    for (size_t i = 0; ok && i < key.len; i++)
+        ok = key.data[i] >= 0x20 && key.data[i] < 0x7F && key.data[i] != '"' && key.data[i] != '\\';
+    if (!ok)
+        return INVALID("session_key must be 1-%d printable ASCII bytes without '\"' and '\\'", SESSION_KEY_MAX);
+    return 0;
+}
+
+static int check_size(const Sandbox__CreateRequest *r, const struct spec_limits *limits, struct err *err)
+{
+    if (r->memory_mib < SPEC_MEMORY_MIB_MIN || r->memory_mib > limits->memory_mib_max)
+        return INVALID("memory_mib is %" PRIu64 "; this engine allows %d to %" PRIu64, r->memory_mib, SPEC_MEMORY_MIB_MIN,
+                       limits->memory_mib_max);
+    if (r->vcpu_count < 1 || r->vcpu_count > limits->vcpus_max)
+        return INVALID("vcpu_count is %" PRIu32 "; this engine allows 1 to %" PRIu32, r->vcpu_count, limits->vcpus_max);
+    if (r->disk_mib != 0 && (r->disk_mib < SPEC_DISK_MIB_MIN || r->disk_mib > limits->disk_mib_max))
+        return INVALID("disk_mib is %" PRIu64 "; this engine allows %d to %" PRIu64 ", or 0 for its default", r->disk_mib,
+                       SPEC_DISK_MIB_MIN, limits->disk_mib_max);
+    return 0;
+}
+
+int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits *limits, struct err *err)
+{
+    int code = check_size(r, limits, err);
+    if (code == 0 && r->template_name[0] == '\0')
+        code = INVALID("template_name is empty: name a template or an alias");
+    if (code == 0 && !spec_template_name_ok(r->template_name))
+        code = INVALID("template_name must be 1-%d of a-z, 0-9 and ._-, beginning with a letter or digit", TEMPLATE_NAME_MAX);
+    if (code == 0 && r->min_isolation > SANDBOX_ISOLATION_VM)
+        code = INVALID("min_isolation is %" PRIu32 "; it goes from 0 (no floor) to %d (vm)", r->min_isolation,
+                       SANDBOX_ISOLATION_VM);
+    if (code == 0)
+        code = check_env("env_vars", r->n_env_vars, r->env_vars, err);
+    if (code == 0)
+        code = check_env_total(r, err);
+    if (code == 0)
+        code = check_session_key(r->session_key, err);
+    if (code == 0)
+        code = check_egress(r, err);
+    return code;
+}
+
+// ---- guest operations ----
+
+static bool has_dot_component(const uint8_t *s, size_t n)
+{
+    size_t start = 0;
+    for (size_t i = 0; i <= n; i++) {
+        if (i < n && s[i] != '/')
+            continue;
+        size_t len = i - start;
+        if ((len == 1 && s[start] == '.') || (len == 2 && s[start] == '.' && s[start + 1] == '.'))
+            return true;
+        start = i + 1;
+    }
+    return false;
+}
+
+// What can be said of a file operation's path by looking at it; whether it stays inside /workspace, symbolic links and all,
+// only the agent can see.
+static int check_path(ProtobufCBinaryData path, struct err *err)
+{
+    if (path.len > PATH_BYTES_MAX)
+        return INVALID("the path is %zu bytes long; at most %d are allowed", path.len, PATH_BYTES_MAX);
+    if (path.len == 0 || path.data[0] != '/')
+        return err_set(err, SANDBOX_ERR_PATH_DENIED, "the path is not absolute: it must begin with /workspace");
+    if (has_nul(path))
+        return err_set(err, SANDBOX_ERR_PATH_DENIED, "the path contains a NUL byte");
+    if (has_dot_component(path.data, path.len))
+        return err_set(err, SANDBOX_ERR_PATH_DENIED, "the path contains a \".\" or \"..\" component");
+    return 0;
+}
+
+static int check_mode(uint32_t mode, struct err *err)
+{
+    if (mode > 07777)
+        return INVALID("mode 0%" PRIo32 " has bits beyond 07777", mode);
+    return 0;
+}
+
+static int check_argv(const Sandbox__Guest__Exec *e, struct err *err)
+{
+    if (e->n_argv == 0 || e->n_argv > EXEC_ARGS_MAX)
+        return INVALID("argv has %zu elements; 1 to %d are allowed", e->n_argv, EXEC_ARGS_MAX);
+    if (e->shell && e->n_argv != 1)
+        return INVALID("with shell, argv is exactly one element, the script; it has %zu", e->n_argv);
+    for (size_t i = 0; i < e->n_argv; i++)
+        if (has_nul(e->argv[i]))
+            return INVALID("argv element %zu contains a NUL byte", i);
+    if (!e->shell && e->argv[0].len == 0)
+        return INVALID("argv element 0, the program, is empty");
+    return 0;
+}
+
+static int check_exec_limits(const Sandbox__Guest__Exec *e, struct err *err)
+{
+    if (e->timeout_ms > EXEC_TIMEOUT_MAX_MS)
+        return INVALID("timeout_ms is %" PRIu32 "; at most %d (one hour) is allowed", e->timeout_ms, EXEC_TIMEOUT_MAX_MS);
+    if (e->stdin.len > EXEC_STDIN_MAX)
+        return err_set(err, SANDBOX_ERR_TOO_LARGE, "stdin is %zu bytes long; at most %d are allowed", e->stdin.len,
+                       EXEC_STDIN_MAX);
+    if (e->stdout_head > EXEC_STDOUT_HEAD)
+        return INVALID("stdout_head is %" PRIu32 "; at most %d fits a reply", e->stdout_head, EXEC_STDOUT_HEAD);
+    if (e->stderr_head > EXEC_STDERR_HEAD)
+        return INVALID("stderr_head is %" PRIu32 "; at most %d fits a reply", e->stderr_head, EXEC_STDERR_HEAD);
+    return 0;
+}
+
+static int check_exec(const Sandbox__Guest__Exec *e, struct err *err)
+{
+    int code = check_argv(e, err);
+    if (code == 0)
+        code = check_env("env", e->n_env, e->env, err);
+    if (code == 0 && e->cwd.len > PATH_BYTES_MAX)
+        code = INVALID("cwd is %zu bytes long; at most %d are allowed", e->cwd.len, PATH_BYTES_MAX);
+    if (code == 0 && e->cwd.len > 0 && (e->cwd.data[0] != '/' || has_nul(e->cwd)))
+        code = INVALID("cwd must be an absolute path without NUL bytes, or empty for /workspace");
+    return code == 0 ? check_exec_limits(e, err) : code;
+}
+
+static int check_read(const Sandbox__Guest__ReadFile *f, struct err *err)
+{
+    int code = check_path(f->path, err);
+    if (code == 0 && f->max_bytes > FILE_CHUNK_MAX)
+        code = err_set(err, SANDBOX_ERR_TOO_LARGE, "max_bytes is %" PRIu32 "; at most %d can be read at once", f->max_bytes,
+                       FILE_CHUNK_MAX);
+    if (code == 0 && f->offset > INT64_MAX)
+        code = INVALID("offset %" PRIu64 " is beyond any file", f->offset);
+    return code;
+}
+
+static int check_write(const Sandbox__Guest__WriteFile *f, struct err *err)
+{
+    int code = check_path(f->path, err);
+    if (code == 0 && f->data.len > FILE_CHUNK_MAX)
+        code = err_set(err, SANDBOX_ERR_TOO_LARGE, "data is %zu bytes long; at most %d can be written at once", f->data.len,
+                       FILE_CHUNK_MAX);
+    return code == 0 ? check_mode(f->mode, err) : code;
+}
+
+static int check_mkdir(const Sandbox__Guest__Mkdir *d, struct err *err)
+{
+    int code = check_path(d->path, err);
+    return code == 0 ? check_mode(d->mode, err) : code;
+}
+
+int spec_check_guest(const Sandbox__GuestRequest *r, struct err *err)
+{
+    switch (r->op_case) {
+    case SANDBOX__GUEST_REQUEST__OP_EXEC:
+        return check_exec(r->exec, err);
+    case SANDBOX__GUEST_REQUEST__OP_READ_FILE:
+        return check_read(r->read_file, err);
+    case SANDBOX__GUEST_REQUEST__OP_WRITE_FILE:
+        return check_write(r->write_file, err);
+    case SANDBOX__GUEST_REQUEST__OP_LIST_DIR:
+        return check_path(r->list_dir->path, err);
+    case SANDBOX__GUEST_REQUEST__OP_STAT:
+        return check_path(r->stat->path, err);
+    case SANDBOX__GUEST_REQUEST__OP_MKDIR:
+        return check_mkdir(r->mkdir, err);
+    case SANDBOX__GUEST_REQUEST__OP_REMOVE:
+        return check_path(r->remove->path, err);
+    default:
+        return INVALID("the guest operation is missing, or one this engine does not know");
+    }
+}
