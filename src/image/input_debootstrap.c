@@ -95,7 +95,9 @@ int input_debootstrap(const struct debootstrap *what, struct input *ret_input, b
         return err_set(err, -errno, "no pipe: %s", strerror(errno));
     struct job job = {.what = what, .out_fd = stream[1], .log_fd = log, .sources = sources, .list = list};
     pid_t pid = 0;
-    int r = confine_start(true, run, &job, &pid, err);
+    const int keep[] = {job.out_fd, job.log_fd};
+    const struct confine how = {.network = true, .fn = run, .arg = &job, .keep = keep, .keeps = 2};
+    int r = confine_start(&how, &pid, err);
     close(stream[1]);
     if (r < 0) {
         close(stream[0]);
