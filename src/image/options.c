@@ -20,7 +20,7 @@ static const char help[] =
     "      --from-tar FILE      a tar archive, plain or compressed (gzip, xz, bzip2, zstd); - is standard input\n"
     "      --mmdebstrap SUITE   a minimal Debian of that suite, from this host's package sources if it is that suite\n"
     "        --include P1,P2      and these packages\n"
-    "        --mirror WHERE       from this address or apt sources file\n"
+    "        --mirror WHERE       from this address or apt sources file (*.sources or *.list)\n"
     "    and\n"
     "      --alias NAME         another name for it (may be repeated; an existing alias is moved)\n"
     "      --headroom-mib N     free space and inodes in the image for later use (1024)\n"

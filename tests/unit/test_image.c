@@ -112,15 +112,21 @@ static void the_image_is_sound_and_says_what_the_tree_said(void **state)
     must("e2fsck -fn store/one/rootfs.ext4");
     must("mkdir -p mnt && mount -o ro,loop store/one/rootfs.ext4 mnt");
     int r =
-        run("stat -c '%%a %%u:%%g %%Y' mnt/etc/passwd; stat -c '%%a %%h' mnt/bin/busybox; cmp mnt/bin/busybox /bin/busybox; "
+        run("stat -c '%%a %%u:%%g %%X %%Y %%Z %%W' mnt/etc/passwd; stat -c '%%a %%h' mnt/bin/busybox; cmp mnt/bin/busybox "
+            "/bin/busybox; "
             "chroot mnt /bin/sh -c 'echo shell-runs'; ls -d mnt/proc mnt/sys mnt/dev mnt/workspace mnt/tmp mnt/latin*; "
             "stat -c %%F mnt/usr/fifo; stat -c '%%s %%b' mnt/usr/sparse; df --output=avail -BM mnt; df --output=iavail mnt");
     char said[OUTPUT_MAX];
     strcpy(said, output);
     must("umount mnt");
     assert_int_equal(r, 0);
-    static const char *const words[] = {
-        "640 0:42 1000000000\n", "4755 2\n", "shell-runs\n", "mnt/workspace\n", "mnt/latin", "fifo\n", "300000 0\n"};
+    static const char *const words[] = {"640 0:42 1000000000 1000000000 1000000000 1000000000\n",
+                                        "4755 2\n",
+                                        "shell-runs\n",
+                                        "mnt/workspace\n",
+                                        "mnt/latin",
+                                        "fifo\n",
+                                        "300000 0\n"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strstr(said, words[i]) == NULL)
             fail_msg("no \"%s\" in: %s", words[i], said);
@@ -201,6 +207,10 @@ static void command_lines_that_are_wrong(void **state)
     expect(2, "not a name", "$SANDBOX_IMAGE build x --mmdebstrap=-ahook");
     expect(2, "one name at a time", "$SANDBOX_IMAGE show a b");
     expect(2, "--headroom-mib", "$SANDBOX_IMAGE build x --from-dir a --headroom-mib -1");
+    expect(2, "--headroom-mib", "$SANDBOX_IMAGE build x --from-dir a --headroom-mib 1048577");
+    expect(2, "--staging-mib", "$SANDBOX_IMAGE build x --from-dir a --staging-mib 0");
+    expect(2, "more than 16 aliases", "$SANDBOX_IMAGE build x --from-dir a $(for i in $(seq 17); do echo --alias a$i; done)");
+    expect(1, "a:", BUILD "x --from-dir a $(for i in $(seq 16); do echo --alias a$i; done)");
     expect(2, "option of build", "$SANDBOX_IMAGE rm x --alias y");
     expect(2, "unrecognized", "$SANDBOX_IMAGE rm x --nosuch");
     expect(0, "Examples:", "$SANDBOX_IMAGE build --help");
@@ -268,6 +278,14 @@ static pid_t start_endless(int *ret_fifo)
     assert_true(fd >= 0);
     assert_int_equal(write(fd, "", 1), 1);
     assert_true(wait_for("ls -A store | grep -q '^.new-'"));
+    // What reads the archive is nobody the host knows, cannot gain privilege, and has but the input, the image and the report.
+    char confined[512];
+    snprintf(confined, sizeof confined,
+             "c=$(cat /proc/%d/task/%d/children) && c=${c%% } && grep -qP '^Uid:\\t2130706432\\t' /proc/$c/status && "
+             "grep -qP '^NoNewPrivs:\\t1' /proc/$c/status && test -z \"$(ls -l /proc/$c/fd | grep -e store$ -e .lock)\" && "
+             "test $(ls /proc/$c/fd | wc -l) -le 8",
+             (int)pid, (int)pid);
+    assert_true(wait_for(confined));
     *ret_fifo = fd;
     return pid;
 }
