@@ -126,6 +126,27 @@ static void a_broken_connection_fails_every_call(void **state)
     all_waiters_fail(end_by_half_a_frame, "closed the connection");
 }
 
+static void stop_reading_after_pause(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg)
+{
+    if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_PAUSE)
+        fake_stop_reading(peer);
+    fake_behave(peer, m, NULL);
+}
+
+// Without a signal (SIGPIPE would end this program) and without waiting for an answer that cannot come.
+static void a_failed_send_fails_the_call(void **state)
+{
+    struct fake_engine *engine = fake_start(stop_reading_after_pause, NULL);
+    sandbox_conn_t *conn = open_to(engine);
+    sandbox_handle_t *h = create_on(conn);
+    assert_int_equal(sandbox_pause(h), SANDBOX_OK);
+    assert_int_equal(sandbox_resume(h), SANDBOX_ERR_DAEMON_UNREACHABLE);
+    assert_int_equal(sandbox_resume(h), SANDBOX_ERR_DAEMON_UNREACHABLE);
+    assert_int_equal(sandbox_destroy(h), SANDBOX_ERR_DAEMON_UNREACHABLE);
+    sandbox_conn_close(conn);
+    fake_stop(engine);
+}
+
 // A status whose frame has exactly *arg bytes, sent a few bytes at a time at its start.
 static void long_status(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg)
 {
@@ -417,6 +438,7 @@ int main(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_broken_connection_fails_every_call),
+        cmocka_unit_test(a_failed_send_fails_the_call),
         cmocka_unit_test(an_answer_fills_one_frame_and_no_more),
         cmocka_unit_test(cleanup_ends_calls_in_flight),
         cmocka_unit_test(a_destroy_overtaken_by_the_close_has_succeeded),
