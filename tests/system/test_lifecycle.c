@@ -277,6 +277,7 @@ static void contradictions_and_garbage(void **state)
     key[128] = '\0';
     const char *const keys[] = {"", "a\"b", "a\\b", "tab\t", "\xc3\xa9", key};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        print_message("# session key %zu\n", i);
         spec = plain_spec();
         spec.session_key = keys[i];
         refused(&spec);

@@ -276,8 +276,8 @@ static void the_disk_is_limited_and_full_is_said(void **state)
         assert_in_range(bytes, 1 << 20, 64u << 20);
     }
     assert_int_equal(exit_code(h, PROBE " fill full 4096"), 0);
-    static const uint8_t byte[40000] = {1};
-    assert_fails(sandbox_write_file(h, "/workspace/more", byte, sizeof byte, 0, 0), SANDBOX_ERR_GUEST_IO);
+    static const uint8_t bytes[2 << 20] = {1};
+    assert_fails(sandbox_write_file(h, "/workspace/more", bytes, sizeof bytes, 0, 0), SANDBOX_ERR_GUEST_IO);
     assert_int_equal(exit_code(other, "echo fine > /workspace/file"), 0);
     assert_answers(h);
 }

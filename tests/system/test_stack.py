@@ -47,7 +47,7 @@ def answers(folder):
 
 
 def run_in(folder, script):
-    command = f'eval "$({STACK} env {shlex.quote(folder)})" && {CLI} run --template busybox --memory 64 --exec {shlex.quote(script)}'
+    command = f'set -a && eval "$({STACK} env {shlex.quote(folder)})" && {CLI} run --template busybox --memory 64 --exec {shlex.quote(script)}'
     return subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, timeout=60 * SLOW, check=False)
 
@@ -141,7 +141,7 @@ def up_after_everything_was_killed():
     up(folder)
     result = run_in(folder, "echo before")
     need("before" in result.stdout, result.stdout + result.stderr)
-    hold = subprocess.Popen(["sh", "-c", f'eval "$({STACK} env {folder})" && exec {CLI} run --template busybox --memory 64'],
+    hold = subprocess.Popen(["sh", "-c", f'set -a && eval "$({STACK} env {folder})" && exec {CLI} run --template busybox --memory 64'],
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     need(b"created" in hold.stdout.readline(), "no sandbox is held")
     for pid in processes(folder):

@@ -143,7 +143,7 @@ static void set_uid_programs_gain_nothing(void **state)
 static void the_agent_cannot_be_looked_into(void **state)
 {
     static const char *const reads[] = {"cat /proc/1/environ",
-                                        "ls /proc/1/fd/",
+                                        "readlink /proc/1/fd/3",
                                         "cat /proc/1/maps",
                                         "ls /proc/1/root/",
                                         "ls /proc/1/cwd/",
@@ -158,6 +158,8 @@ static void the_agent_cannot_be_looked_into(void **state)
             fail_msg("'%s' gave '%s'", reads[i], (const char *)r.out);
     }
     assert_int_not_equal(exit_code(*state, "true >> /proc/1/mem"), 0);
+    assert_int_not_equal(exit_code(*state, "cat < /proc/1/fd/3"), 0);
+    assert_int_equal(exit_code(*state, PROBE " take-descriptor"), 1);
     cleanup_free char *arguments = output(*state, "tr '\\0' ' ' < /proc/1/cmdline");
     assert_null(strstr(arguments, setting()->stack_dir));
     assert_answers(*state);

@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -40,6 +41,9 @@
 #ifndef SYS_clone3
 #define SYS_clone3 435
 #endif
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif
@@ -54,6 +58,9 @@ struct call {
     long number;
     long args[6];
 };
+
+static char byte_here;
+static const struct iovec here = {&byte_here, 1}, there = {(void *)0x10000, 1};
 
 // Arguments are such that a kernel which let the call through would fail with another errno, or do no harm.
 static const struct call calls[] = {
@@ -81,8 +88,7 @@ static const struct call calls[] = {
     {"userfaultfd", SYS_userfaultfd, {0}},
     {"ptrace-attach-1", SYS_ptrace, {16, 1, 0, 0}},
     {"ptrace-seize-1", SYS_ptrace, {0x4206, 1, 0, 0}},
-    {"process_vm_readv-1", SYS_process_vm_readv, {1, 0, 0, 0, 0, 0}},
-    {"pidfd_getfd", SYS_pidfd_getfd, {-1, 0, 0}},
+    {"process_vm_readv-1", SYS_process_vm_readv, {1, (long)&here, 1, (long)&there, 1, 0}},
     {"kexec_load", SYS_kexec_load, {0, 0, 0, 0}},
     {"init_module", SYS_init_module, {0, 0, (long)""}},
     {"finit_module", SYS_finit_module, {-1, (long)"", 0}},
@@ -119,6 +125,18 @@ static int denied(void)
             return 1;
         printf("%s %d\n", calls[i].name, WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status));
     }
+    return 0;
+}
+
+// A copy of one of the agent's own descriptors.
+static int take_descriptor(void)
+{
+    int pidfd = (int)syscall(SYS_pidfd_open, 1, 0);
+    if (pidfd < 0 || syscall(SYS_pidfd_getfd, pidfd, 3, 0) < 0) {
+        puts(strerror(errno));
+        return 1;
+    }
+    puts("taken");
     return 0;
 }
 
@@ -338,6 +356,8 @@ int main(int argc, char **argv)
     const char *a = argc > 2 ? argv[2] : "", *b = argc > 3 ? argv[3] : "";
     if (strcmp(verb, "denied") == 0)
         return denied();
+    if (strcmp(verb, "take-descriptor") == 0)
+        return take_descriptor();
     if (strcmp(verb, "other-abis") == 0)
         return other_abis();
     if (strcmp(verb, "interfaces") == 0)
