@@ -97,36 +97,38 @@ static void print_row(enum paint how, const char *mark, const char *name, const 
     }
 }
 
-static void print_report(const json_t *tiers, const json_t *checks)
+static void print_tiers(const json_t *tiers)
 {
-    size_t i;
-    json_t *row;
     paint(PAINT_HEAD, 0, "Isolation tiers");
     putchar('\n');
-    json_array_foreach(tiers, i, row)
-    {
-        bool works = json_is_true(json_object_get(row, "available"));
-        print_row(works ? PAINT_GOOD : PAINT_BAD, works ? "yes" : "no", text_of(row, "name"),
-                  works ? "works here" : text_of(row, "reason"), works ? "" : text_of(row, "fix"));
+    for (size_t i = 0; i < json_array_size(tiers); i++) {
+        const json_t *tier = json_array_get(tiers, i);
+        if (json_is_true(json_object_get(tier, "available")))
+            print_row(PAINT_GOOD, "yes", text_of(tier, "name"), "works here", "");
+        else
+            print_row(PAINT_BAD, "no", text_of(tier, "name"), text_of(tier, "reason"), text_of(tier, "fix"));
     }
     if (json_array_size(tiers) == 0)
         print_row(PAINT_BAD, "?", "unknown", "neither an engine nor sandbox-jailer --probe could say", "");
-    putchar('\n');
+}
+
+static void print_checks(const json_t *checks)
+{
     paint(PAINT_HEAD, 0, "Checks");
     putchar('\n');
-    json_array_foreach(checks, i, row)
-    {
-        const char *status = text_of(row, "status");
+    for (size_t i = 0; i < json_array_size(checks); i++) {
+        const json_t *check = json_array_get(checks, i);
+        const char *status = text_of(check, "status");
         enum paint how = strcmp(status, "ok") == 0 ? PAINT_GOOD : strcmp(status, "warn") == 0 ? PAINT_WARN : PAINT_BAD;
-        print_row(how, status, text_of(row, "name"), text_of(row, "detail"), text_of(row, "fix"));
+        print_row(how, status, text_of(check, "name"), text_of(check, "detail"), text_of(check, "fix"));
     }
 }
 
 static bool one_works(const json_t *tiers)
 {
-    size_t i;
-    json_t *tier;
-    json_array_foreach(tiers, i, tier) if (json_is_true(json_object_get(tier, "available"))) return true;
+    for (size_t i = 0; i < json_array_size(tiers); i++)
+        if (json_is_true(json_object_get(json_array_get(tiers, i), "available")))
+            return true;
     return false;
 }
 
@@ -154,7 +156,9 @@ static int examine(const char *socket, const char *store, bool as_json)
         putchar('\n');
         json_decref(report);
     } else {
-        print_report(tiers, checks);
+        print_tiers(tiers);
+        putchar('\n');
+        print_checks(checks);
     }
     bool works = one_works(tiers);
     json_decref(tiers);

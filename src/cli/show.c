@@ -37,11 +37,9 @@ static bool is_plain(const json_t *value)
 static int column_width(const json_t *rows, const char *key)
 {
     char text[CELL_MAX];
-    size_t width = strlen(key), i;
-    json_t *row;
-    json_array_foreach(rows, i, row)
-    {
-        size_t n = strlen(cell(json_object_get(row, key), text, sizeof text));
+    size_t width = strlen(key);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        size_t n = strlen(cell(json_object_get(json_array_get(rows, i), key), text, sizeof text));
         width = n > width ? n : width;
     }
     return (int)width + COLUMN_GAP;
@@ -50,61 +48,62 @@ static int column_width(const json_t *rows, const char *key)
 // The keys of all rows, in the order they first appear.  A new reference.
 static json_t *columns_of(const json_t *rows)
 {
-    json_t *columns = json_object(), *row, *value;
-    const char *key;
-    size_t i;
-    json_array_foreach(rows, i, row) json_object_foreach(row, key, value) json_object_set_new(columns, key, json_null());
+    json_t *columns = json_object();
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        json_t *row = json_array_get(rows, i);
+        for (void *at = json_object_iter(row); at != NULL; at = json_object_iter_next(row, at))
+            json_object_set_new(columns, json_object_iter_key(at), json_null());
+    }
     return columns;
 }
 
 static void show_table(const json_t *rows)
 {
     char text[CELL_MAX];
-    const char *key;
-    json_t *ignored, *row, *columns = columns_of(rows);
-    size_t i;
+    json_t *columns = columns_of(rows);
     fputs("  ", stdout);
-    json_object_foreach(columns, key, ignored) paint(PAINT_HEAD, column_width(rows, key), key);
+    for (void *at = json_object_iter(columns); at != NULL; at = json_object_iter_next(columns, at))
+        paint(PAINT_HEAD, column_width(rows, json_object_iter_key(at)), json_object_iter_key(at));
     putchar('\n');
-    json_array_foreach(rows, i, row)
-    {
+    for (size_t i = 0; i < json_array_size(rows); i++) {
         fputs("  ", stdout);
-        json_object_foreach(columns, key, ignored)
-            put_plain(column_width(rows, key), cell(json_object_get(row, key), text, sizeof text));
+        for (void *at = json_object_iter(columns); at != NULL; at = json_object_iter_next(columns, at)) {
+            const char *key = json_object_iter_key(at);
+            const json_t *value = json_object_get(json_array_get(rows, i), key);
+            put_plain(column_width(rows, key), cell(value, text, sizeof text));
+        }
         putchar('\n');
     }
     json_decref(columns);
 }
 
-static void show_members(const json_t *object, int indent)
+static void show_members(json_t *object, int indent)
 {
     char text[CELL_MAX];
-    const char *key;
-    json_t *value;
     int width = 0;
-    json_object_foreach((json_t *)object, key, value) if (is_plain(value) && (int)strlen(key) > width) width = (int)strlen(key);
-    json_object_foreach((json_t *)object, key, value)
-    {
-        if (!is_plain(value))
+    for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at)) {
+        int n = (int)strlen(json_object_iter_key(at));
+        width = n > width && is_plain(json_object_iter_value(at)) ? n : width;
+    }
+    for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at)) {
+        if (!is_plain(json_object_iter_value(at)))
             continue;
         put_plain(indent, "");
-        put_plain(width + COLUMN_GAP, key);
-        put_plain(0, cell(value, text, sizeof text));
+        put_plain(width + COLUMN_GAP, json_object_iter_key(at));
+        put_plain(0, cell(json_object_iter_value(at), text, sizeof text));
         putchar('\n');
     }
 }
 
-void show_object(const json_t *object)
+void show_object(json_t *object)
 {
-    const char *key;
-    json_t *value;
     show_members(object, 0);
-    json_object_foreach((json_t *)object, key, value)
-    {
+    for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at)) {
+        json_t *value = json_object_iter_value(at);
         if (is_plain(value))
             continue;
         putchar('\n');
-        paint(PAINT_HEAD, 0, key);
+        paint(PAINT_HEAD, 0, json_object_iter_key(at));
         putchar('\n');
         if (json_is_object(value))
             show_members(value, COLUMN_GAP);

@@ -5,6 +5,6 @@
 #include <jansson.h>
 
 // Plain members first, one a line; then an object inside as a group, and a list of objects as a table.
-void show_object(const json_t *object);
+void show_object(json_t *object);
 
 #endif

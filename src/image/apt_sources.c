@@ -3,12 +3,13 @@
 #include "base/cleanup.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <string.h>
 #include <strings.h>
 
-enum { CONFIG_FILE_MAX = 256 * 1024 };
+enum { CONFIG_FILE_MAX = 256 * 1024 + 4096 };
 
 // Whether the n bytes at `word` are SUITE, SUITE-updates or SUITE-security.
 static bool of_suite(const char *word, size_t n, const char *suite)
@@ -131,20 +132,29 @@ void apt_list_pick(const char *text, const char *suite, struct buf *out)
     }
 }
 
-static bool read_text(const char *path, struct buf *text)
+int apt_sources_read(const char *path, struct buf *text)
 {
     cleanup_fd int fd = open(path, O_RDONLY | O_CLOEXEC);
-    uint8_t *space;
-    ssize_t n = -1;
-    while (fd >= 0 && buf_reserve(text, 4096, &space) == 0 && (n = read(fd, space, 4096)) > 0)
+    if (fd < 0)
+        return -errno;
+    for (;;) {
+        uint8_t *space;
+        int r = buf_reserve(text, 4096, &space);
+        if (r < 0)
+            return r;
+        ssize_t n = read(fd, space, 4096);
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return buf_text(text) != NULL ? 0 : buf_error(text);
         buf_commit(text, (size_t)n);
-    return n == 0 && buf_text(text) != NULL;
+    }
 }
 
 static bool host_is(const char *suite)
 {
     cleanup_buf struct buf text = BUF_INIT(CONFIG_FILE_MAX);
-    if (!read_text("/etc/os-release", &text))
+    if (apt_sources_read("/etc/os-release", &text) < 0)
         return false;
     char codename[80];
     snprintf(codename, sizeof codename, "VERSION_CODENAME=%s", suite);
@@ -160,7 +170,7 @@ static void pick_files(const char *pattern, const char *suite, struct buf *out,
         return;
     for (size_t i = 0; i < found.gl_pathc; i++) {
         cleanup_buf struct buf text = BUF_INIT(CONFIG_FILE_MAX);
-        if (read_text(found.gl_pathv[i], &text))
+        if (apt_sources_read(found.gl_pathv[i], &text) == 0)
             pick(buf_text(&text), suite, out);
     }
     globfree(&found);

@@ -1,4 +1,4 @@
-// The host's own package sources, reduced to one suite.  Pure but for apt_sources_of_host.
+// Package sources: the host's own, reduced to one suite, and files of them.  The two picking functions are pure.
 #ifndef IMAGE_APT_SOURCES_H
 #define IMAGE_APT_SOURCES_H
 
@@ -12,6 +12,9 @@ void apt_sources_pick(const char *text, const char *suite, struct buf *out);
 
 // The same for one-line files (*.list).
 void apt_list_pick(const char *text, const char *suite, struct buf *out);
+
+// Appends a file of sources as it is.  0, or a negative errno.
+int apt_sources_read(const char *path, struct buf *text);
 
 // Whether this host is Debian of `suite`; then what its /etc/apt has for that suite is appended to the two buffers.
 bool apt_sources_of_host(const char *suite, struct buf *sources, struct buf *list);

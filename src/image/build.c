@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -122,10 +123,15 @@ static int watch_builder(int report_fd, struct builder_report *last)
     static const char *const phases[] = {[BUILDER_READING] = "reading the input",
                                          [BUILDER_STAGING] = "laying out the files",
                                          [BUILDER_MKFS] = "making the filesystem"};
+    struct pollfd readable = {.fd = report_fd, .events = POLLIN};
     for (;;) {
+        // A signal that comes just before poll is seen a second later.
+        int r = poll(&readable, 1, 1000);
         if (interrupted)
             return -EINTR;
-        int r = next_report(report_fd, last);
+        if (r <= 0)
+            continue;
+        r = next_report(report_fd, last);
         if (r == -EINTR)
             continue;
         if (r <= 0)
@@ -177,8 +183,11 @@ static int run_builder(struct build *b, struct err *err)
         .strip = b->options->suite != NULL,
         .debian_suite = b->host_sources ? b->options->suite : NULL,
     };
+    const int keep[] = {job.tar_fd, job.image_fd, job.report_fd};
+    const struct confine how = {
+        .scratch_mib = b->options->staging_mib, .fn = builder_run, .arg = &job, .keep = keep, .keeps = 3};
     cleanup_child pid_t child = -1;
-    int r = confine_start(false, builder_run, &job, &child, err);
+    int r = confine_start(&how, &child, err);
     close(report[1]);
     if (r == 0)
         r = watch_builder(report[0], &b->result);

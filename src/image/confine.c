@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -28,7 +29,7 @@ static int write_map(pid_t pid, const char *file)
 }
 
 // In the child, once its ids are mapped.
-static int enter(void)
+static int enter(uint64_t scratch_mib)
 {
     if (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0)
         return -errno;
@@ -40,39 +41,59 @@ static int enter(void)
     umask(022);
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return -errno;
-    if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=80%") < 0 || chdir("/tmp") < 0)
+    char options[64] = "mode=0755,size=80%";
+    if (scratch_mib > 0)
+        snprintf(options, sizeof options, "mode=0755,size=%" PRIu64 "m", scratch_mib);
+    if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options) < 0 || chdir("/tmp") < 0)
         return -errno;
     return 0;
 }
 
-static void child(int go, int (*fn)(void *), void *arg)
+static void close_others(const struct confine *how, int go)
+{
+    int limit = sysconf(_SC_OPEN_MAX) > 0 ? (int)sysconf(_SC_OPEN_MAX) : 1024;
+    for (int from = STDERR_FILENO + 1; from < limit;) {
+        // The next descriptor to keep, and everything before it goes.
+        int next = go >= from ? go : limit;
+        for (size_t i = 0; i < how->keeps; i++)
+            if (how->keep[i] >= from && how->keep[i] < next)
+                next = how->keep[i];
+        if (next > from)
+            close_range((unsigned)from, next == limit ? ~0U : (unsigned)next - 1, 0);
+        from = next + 1;
+    }
+}
+
+__attribute__((noreturn)) static void child(const struct confine *how, int go)
 {
     // SIGINT of a terminal reaches every process of it; who started us decides what is torn down.
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    close_others(how, go);
     char ready;
     if (read(go, &ready, 1) != 1)
         _exit(1);
     close(go);
-    int r = enter();
+    int r = enter(how->scratch_mib);
     if (r < 0) {
         dprintf(STDERR_FILENO, "sandbox-image: the build's namespaces cannot be set up: %s\n", strerror(-r));
         _exit(1);
     }
-    _exit(fn(arg));
+    _exit(how->fn(how->arg));
 }
 
-int confine_start(bool network, int (*fn)(void *arg), void *arg, pid_t *ret_pid, struct err *err)
+int confine_start(const struct confine *how, pid_t *ret_pid, struct err *err)
 {
     int go[2];
     if (pipe2(go, O_CLOEXEC) < 0)
         return err_set(err, -errno, "no pipe: %s", strerror(errno));
-    unsigned long flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (network ? 0 : CLONE_NEWNET);
+    unsigned long flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (how->network ? 0 : CLONE_NEWNET);
+    // The bare system call, without a stack: as fork(2).
     pid_t pid = (pid_t)syscall(SYS_clone, flags | SIGCHLD, NULL, NULL, NULL, NULL);
-    if (pid == 0) {
-        close(go[1]);
-        child(go[0], fn, arg);
-    }
+    if (pid == 0)
+        child(how, go[0]);
     int r = pid < 0 ? -errno : 0;
     close(go[0]);
     if (r == 0)
@@ -84,7 +105,8 @@ int confine_start(bool network, int (*fn)(void *arg), void *arg, pid_t *ret_pid,
     close(go[1]);
     if (r < 0) {
         confine_kill(&pid);
-        return err_set(err, r, "no user namespace for the build: %s (run as root; see user.max_user_namespaces)", strerror(-r));
+        return err_set(err, r, "no user namespace for the build: %s (it needs root, and user.max_user_namespaces above 0)",
+                       strerror(-r));
     }
     *ret_pid = pid;
     return 0;

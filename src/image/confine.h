@@ -9,6 +9,7 @@
 #include "base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -17,9 +18,17 @@ enum {
     CONFINE_IDS = 65536,
 };
 
-// Starts a child that runs `fn` and exits with its result.  `network` leaves it the host's network (package downloads); the
-// others get one without any interface.  0 with *ret_pid, or a negative errno with a sentence in `err`.
-int confine_start(bool network, int (*fn)(void *arg), void *arg, pid_t *ret_pid, struct err *err);
+struct confine {
+    bool network;          // the host's network (package downloads); without, one that has no interface
+    uint64_t scratch_mib;  // the size of its /tmp, which is its working directory; 0 is 80 % of this machine's memory
+    int (*fn)(void *arg);  // what it runs; the result is its exit status
+    void *arg;
+    const int *keep;  // descriptors it has, besides the standard ones; all others are closed
+    size_t keeps;
+};
+
+// Starts a child.  0 with *ret_pid, or a negative errno with a sentence in `err`.
+int confine_start(const struct confine *how, pid_t *ret_pid, struct err *err);
 
 // Waits for a child.  Its exit status 0-255, or 256 + the signal that ended it.  Forgets it (*pid = -1).
 int confine_wait(pid_t *pid);

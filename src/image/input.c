@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-enum { LOG_TAIL = 2048 };
+enum { LOG_TAIL = 8192 };
 
 void input_close(struct input *input)
 {
@@ -36,7 +36,8 @@ int input_tar(const char *path, struct input *ret_input, struct err *err)
     return 0;
 }
 
-// The last line a writer left in its log that is an error ("E: ..." by mmdebstrap), or simply the last one.
+// Why a writer failed, by its own log: the first error in it ("E: ..." by apt and mmdebstrap, of which later ones are only
+// consequences), or simply its last line.
 static void last_words(int log_fd, char out[256])
 {
     char tail[LOG_TAIL + 1];
@@ -44,11 +45,13 @@ static void last_words(int log_fd, char out[256])
     off_t from = size > LOG_TAIL ? size - LOG_TAIL : 0;
     ssize_t n = pread(log_fd, tail, LOG_TAIL, from);
     tail[n > 0 ? n : 0] = '\0';
-    const char *best = "it said nothing";
+    const char *best = "what reads the input failed without a word";
     char *save = NULL;
-    for (char *line = strtok_r(tail, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save))
-        if (strncmp(best, "E: ", 3) != 0 || strncmp(line, "E: ", 3) == 0)
-            best = line;
+    for (char *line = strtok_r(tail, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+        best = line;
+        if (strncmp(line, "E: ", 3) == 0)
+            break;
+    }
     snprintf(out, 256, "%s", best);
 }
 

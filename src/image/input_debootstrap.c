@@ -18,13 +18,14 @@
 
 enum { ARGS_MAX = 16, SOURCES_MAX = 256 * 1024 };
 
-#define HOST_SOURCES "/tmp/host.sources"
-#define HOST_LIST "/tmp/host.list"
+#define SOURCES_FILE "/tmp/from.sources"
+#define LIST_FILE "/tmp/from.list"
 
 struct job {
     const struct debootstrap *what;
     int out_fd, log_fd;
-    struct buf sources, list;  // the host's, if they are to be used
+    const char *mirror;        // an address, or NULL
+    struct buf sources, list;  // package sources to use, by apt's two formats
 };
 
 // Only what apt must know of our environment goes in.
@@ -70,12 +71,12 @@ static int run(void *arg)
     args[n++] = "--";
     args[n++] = what->suite;
     args[n++] = "-";
-    if (what->mirror != NULL)
-        args[n++] = what->mirror;
-    if (job->sources.len > 0 && put_file(HOST_SOURCES, &job->sources) == 0)
-        args[n++] = HOST_SOURCES;
-    if (job->list.len > 0 && put_file(HOST_LIST, &job->list) == 0)
-        args[n++] = HOST_LIST;
+    if (job->mirror != NULL)
+        args[n++] = job->mirror;
+    if (job->sources.len > 0 && put_file(SOURCES_FILE, &job->sources) == 0)
+        args[n++] = SOURCES_FILE;
+    if (job->list.len > 0 && put_file(LIST_FILE, &job->list) == 0)
+        args[n++] = LIST_FILE;
     set_environment();
     cleanup_fd int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (dup2(null, STDIN_FILENO) >= 0 && dup2(job->out_fd, STDOUT_FILENO) >= 0 && dup2(job->log_fd, STDERR_FILENO) >= 0)
@@ -84,18 +85,36 @@ static int run(void *arg)
     return 127;
 }
 
+static bool is_deb822(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot != NULL && strcmp(dot, ".sources") == 0;
+}
+
 int input_debootstrap(const struct debootstrap *what, struct input *ret_input, bool *ret_host_sources, struct err *err)
 {
     cleanup_buf struct buf sources = BUF_INIT(SOURCES_MAX);
     cleanup_buf struct buf list = BUF_INIT(SOURCES_MAX);
     bool host = what->mirror == NULL && apt_sources_of_host(what->suite, &sources, &list);
+    // Read here: the child may not be allowed to, and has another /tmp.
+    bool from_file = what->mirror != NULL && strstr(what->mirror, "://") == NULL;
+    int r = from_file ? apt_sources_read(what->mirror, is_deb822(what->mirror) ? &sources : &list) : 0;
+    if (r < 0)
+        return err_set(err, r, "--mirror %s: %s", what->mirror, strerror(-r));
     int stream[2];
     cleanup_fd int log = memfd_create("log", MFD_CLOEXEC);
     if (log < 0 || pipe2(stream, O_CLOEXEC) < 0)
         return err_set(err, -errno, "no pipe: %s", strerror(errno));
-    struct job job = {.what = what, .out_fd = stream[1], .log_fd = log, .sources = sources, .list = list};
+    struct job job = {.what = what,
+                      .mirror = from_file ? NULL : what->mirror,
+                      .out_fd = stream[1],
+                      .log_fd = log,
+                      .sources = sources,
+                      .list = list};
     pid_t pid = 0;
-    int r = confine_start(true, run, &job, &pid, err);
+    const int keep[] = {job.out_fd, job.log_fd};
+    const struct confine how = {.network = true, .fn = run, .arg = &job, .keep = keep, .keeps = 2};
+    r = confine_start(&how, &pid, err);
     close(stream[1]);
     if (r < 0) {
         close(stream[0]);

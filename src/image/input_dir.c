@@ -133,6 +133,7 @@ __attribute__((noreturn)) static void write_stream(int folder_fd, int out_fd)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGINT, SIG_IGN);
+    signal(SIGPIPE, SIG_DFL);
     static struct walk w;
     struct stat st;
     w.out = archive_write_new();

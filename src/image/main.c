@@ -167,6 +167,8 @@ static int remove_one(const struct options *o, struct err *err)
 
 int main(int argc, char **argv)
 {
+    // What is made in a store is for the engine to read, which has another uid.
+    umask(022);
     // So that names in archives are read as UTF-8, whatever the caller's locale.
     setlocale(LC_CTYPE, "C.UTF-8");
     struct options options;

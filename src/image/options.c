@@ -20,10 +20,11 @@ static const char help[] =
     "      --from-tar FILE      a tar archive, plain or compressed (gzip, xz, bzip2, zstd); - is standard input\n"
     "      --mmdebstrap SUITE   a minimal Debian of that suite, from this host's package sources if it is that suite\n"
     "        --include P1,P2      and these packages\n"
-    "        --mirror WHERE       from this address or apt sources file\n"
+    "        --mirror WHERE       from this address or apt sources file (*.sources or *.list)\n"
     "    and\n"
     "      --alias NAME         another name for it (may be repeated; an existing alias is moved)\n"
     "      --headroom-mib N     free space and inodes in the image for later use (1024)\n"
+    "      --staging-mib N      memory the files may take while the image is built (80 % of this machine's)\n"
     "      --replace            in place of a template of that name; running sandboxes keep the old one\n"
     "  list         what is there\n"
     "  show NAME    one template, its files and digests\n"
@@ -58,6 +59,7 @@ enum {
     OPT_MIRROR,
     OPT_ALIAS,
     OPT_HEADROOM,
+    OPT_STAGING,
     OPT_REPLACE,
     OPT_FORCE,
     OPT_JSON,
@@ -74,6 +76,7 @@ static const struct option table[] = {
     {"mirror", required_argument, NULL, OPT_MIRROR},
     {"alias", required_argument, NULL, OPT_ALIAS},
     {"headroom-mib", required_argument, NULL, OPT_HEADROOM},
+    {"staging-mib", required_argument, NULL, OPT_STAGING},
     {"replace", no_argument, NULL, OPT_REPLACE},
     {"force", no_argument, NULL, OPT_FORCE},
     {"json", no_argument, NULL, OPT_JSON},
@@ -131,6 +134,10 @@ static void take_option(struct options *o, int option, const char *value)
     case OPT_HEADROOM:
         if (parse_u64(value, 0, HEADROOM_MAX_MIB, &o->headroom_mib) < 0)
             usage_error("--headroom-mib %s: a number of MiB from 0 to %d is needed", value, HEADROOM_MAX_MIB);
+        break;
+    case OPT_STAGING:
+        if (parse_u64(value, 1, HEADROOM_MAX_MIB, &o->staging_mib) < 0)
+            usage_error("--staging-mib %s: a number of MiB from 1 to %d is needed", value, HEADROOM_MAX_MIB);
         break;
     case OPT_REPLACE:
         o->replace = true;
@@ -200,7 +207,7 @@ static void check(const struct options *o)
     if (o->command == COMMAND_BUILD)
         check_build(o);
     else if (o->from_dir != NULL || o->from_tar != NULL || o->suite != NULL || o->include != NULL || o->mirror != NULL ||
-             o->aliases > 0 || o->replace || o->headroom_mib != HEADROOM_DEFAULT_MIB)
+             o->aliases > 0 || o->replace || o->staging_mib != 0 || o->headroom_mib != HEADROOM_DEFAULT_MIB)
         usage_error("an option of build was given to %s", command);
 }
 

@@ -22,6 +22,7 @@ struct options {
     const char *alias[ALIASES_MAX];
     unsigned aliases;
     uint64_t headroom_mib;
+    uint64_t staging_mib;  // 0: 80 % of memory
     bool replace, force, json;
 };
 

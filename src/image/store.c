@@ -88,8 +88,11 @@ int store_open_writable(const char *path, struct store *ret_store, struct err *e
     store.lock_fd = openat(store.fd, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (store.lock_fd < 0)
         return cannot(err, "the template store cannot be written:", path);
-    if (flock(store.lock_fd, LOCK_EX) < 0)
-        return cannot(err, "no lock on the template store", path);
+    if (flock(store.lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        fprintf(stderr, "sandbox-image: waiting for another sandbox-image that is changing %s\n", path);
+        if (flock(store.lock_fd, LOCK_EX) < 0)
+            return cannot(err, "no lock on the template store", path);
+    }
     sweep(store.fd);
     *ret_store = store;
     store = STORE_INIT;

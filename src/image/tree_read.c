@@ -24,7 +24,9 @@ static int broken(struct archive *a, struct err *err)
 static int no_space(int r, struct err *err)
 {
     if (r == -ENOSPC)
-        return err_set(err, r, "the staging memory is full (80%% of this machine's): the image is too large to be built here");
+        return err_set(
+            err, r,
+            "the staging memory is full: the files are larger than --staging-mib, or than 80%% of this machine's memory");
     return err_set(err, r, "staging: %s", strerror(-r));
 }
 

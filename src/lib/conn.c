@@ -244,7 +244,7 @@ sandbox_error_t conn_call(sandbox_conn_t *conn, Sandbox__ClientMessage *request,
 {
     if (conn_is_ours(conn) && conn_closed(conn))
         return fail(SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection was closed, and its sandboxes with it");
-    struct pending pending;
+    struct pending pending = {0};
     sandbox_error_t r = conn_begin(conn, request, &pending);
     return r == SANDBOX_OK ? conn_finish(conn, &pending, want, ret_reply) : r;
 }

@@ -8,6 +8,9 @@
 
 enum { EXIT_CODE_MAX = 255, EXIT_NOT_STARTED = 126, EXIT_NOT_FOUND = 127, ERRNO_MAX = 4095 };
 
+_Static_assert(SANDBOX_MAX_STDIN == EXEC_STDIN_MAX, "the header promises what the wire allows");
+_Static_assert(SANDBOX_EXEC_STDOUT_HEAD == EXEC_STDOUT_HEAD && SANDBOX_EXEC_STDERR_HEAD == EXEC_STDERR_HEAD, "likewise");
+
 static sandbox_error_t check_spec(const sandbox_exec_spec_t *spec)
 {
     bool has_argv = spec->argv != NULL && spec->argv[0] != NULL;

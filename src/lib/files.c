@@ -7,6 +7,8 @@
 
 enum { MODE_BITS = 07777 };
 
+_Static_assert(SANDBOX_MAX_FILE == FILE_MAX, "the header promises what the wire allows");
+
 // ---- Reading -------------------------------------------------------------------------------------------------------
 
 struct reading {
@@ -23,7 +25,7 @@ static sandbox_error_t too_large(void)
 static sandbox_error_t make_room(struct reading *in, size_t n, uint64_t expected)
 {
     size_t need = in->len + n + 1;
-    if (need <= in->allocated)
+    if (in->data != NULL && need <= in->allocated)
         return SANDBOX_OK;
     size_t size = in->allocated * 2;
     if (size < need)

@@ -92,9 +92,9 @@ sandbox_error_t sandbox_destroy(sandbox_handle_t *handle)
 {
     if (handle == NULL)
         return SANDBOX_OK;
-    // A closed connection has taken its sandboxes along.
     sandbox_error_t r = conn_closed(handle->conn) ? SANDBOX_OK : destroy_sandbox(handle->conn, handle->id);
-    if (r == SANDBOX_ERR_DAEMON_UNREACHABLE && conn_closed(handle->conn))
+    // A connection that is being closed takes its sandboxes along: whoever was first, this one is gone.
+    if (r != SANDBOX_OK && conn_closed(handle->conn))
         r = SANDBOX_OK;
     handle_free(handle);
     return r;

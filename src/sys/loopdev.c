@@ -14,18 +14,19 @@ enum { ATTACH_TRIES = 64 };  // others take free devices at the same time
 
 static int configure(int device, int file_fd, bool read_only)
 {
-    // Direct I/O, where the file allows it: pages would otherwise be cached twice.
-    static const uint32_t optional[] = {LO_FLAGS_DIRECT_IO, 0};
-    for (size_t i = 0;; i++) {
+    // A read-only image goes past the cache where the file allows it: its pages would be cached twice.  A writable one is
+    // scratch space that is mostly thrown away before it ever needs to reach the disk: there the cache is what makes it fast.
+    uint32_t optional = read_only ? LO_FLAGS_DIRECT_IO : 0;
+    for (;;) {
         struct loop_config c = {
             .fd = (uint32_t)file_fd,
-            .block_size = 0,
-            .info.lo_flags = LO_FLAGS_AUTOCLEAR | (read_only ? LO_FLAGS_READ_ONLY : 0) | optional[i],
+            .info.lo_flags = LO_FLAGS_AUTOCLEAR | (read_only ? LO_FLAGS_READ_ONLY : 0) | optional,
         };
         if (ioctl(device, LOOP_CONFIGURE, &c) == 0)
             return 0;
-        if (errno != EINVAL || optional[i] == 0)
+        if (errno != EINVAL || optional == 0)
             return -errno;
+        optional = 0;
     }
 }
 

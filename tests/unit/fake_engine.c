@@ -185,6 +185,11 @@ void fake_guest(struct fake_peer *peer, const Sandbox__ClientMessage *m, const S
     free(body);
 }
 
+void fake_stop_reading(struct fake_peer *peer)
+{
+    shutdown(peer->fd, SHUT_RD);
+}
+
 void fake_hang_up(struct fake_peer *peer)
 {
     shutdown(peer->fd, SHUT_RDWR);

@@ -26,6 +26,8 @@ void fake_send(struct fake_peer *peer, const void *bytes, size_t n);
 void fake_error(struct fake_peer *peer, uint64_t request_id, int32_t code, const char *text);
 void fake_guest(struct fake_peer *peer, const Sandbox__ClientMessage *m, const Sandbox__Guest__Result *result);
 void fake_guest_bytes(struct fake_peer *peer, const Sandbox__ClientMessage *m, const void *body, size_t n);
+// Reads no more, without closing: the client's next send fails, while nothing tells its reader.
+void fake_stop_reading(struct fake_peer *peer);
 // Both directions end.
 void fake_hang_up(struct fake_peer *peer);
 

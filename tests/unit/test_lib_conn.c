@@ -126,6 +126,27 @@ static void a_broken_connection_fails_every_call(void **state)
     all_waiters_fail(end_by_half_a_frame, "closed the connection");
 }
 
+static void stop_reading_after_pause(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg)
+{
+    if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_PAUSE)
+        fake_stop_reading(peer);
+    fake_behave(peer, m, NULL);
+}
+
+// Without a signal (SIGPIPE would end this program) and without waiting for an answer that cannot come.
+static void a_failed_send_fails_the_call(void **state)
+{
+    struct fake_engine *engine = fake_start(stop_reading_after_pause, NULL);
+    sandbox_conn_t *conn = open_to(engine);
+    sandbox_handle_t *h = create_on(conn);
+    assert_int_equal(sandbox_pause(h), SANDBOX_OK);
+    assert_int_equal(sandbox_resume(h), SANDBOX_ERR_DAEMON_UNREACHABLE);
+    assert_int_equal(sandbox_resume(h), SANDBOX_ERR_DAEMON_UNREACHABLE);
+    assert_int_equal(sandbox_destroy(h), SANDBOX_ERR_DAEMON_UNREACHABLE);
+    sandbox_conn_close(conn);
+    fake_stop(engine);
+}
+
 // A status whose frame has exactly *arg bytes, sent a few bytes at a time at its start.
 static void long_status(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg)
 {
@@ -202,6 +223,52 @@ static void cleanup_ends_calls_in_flight(void **state)
     assert_int_equal(sandbox_destroy(w.handle), SANDBOX_OK);
     fake_stop(engine);
     sem_destroy(&asked);
+}
+
+// Holds the first destroy until there is a second, then refuses the first: the sandbox is gone already.
+struct two_destroys {
+    sem_t first_came;
+    uint64_t first_id;
+};
+
+static void refuse_first_destroy(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg)
+{
+    struct two_destroys *two = arg;
+    if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY && two->first_id == 0) {
+        two->first_id = m->request_id;
+        sem_post(&two->first_came);
+        return;
+    }
+    if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY)
+        fake_error(peer, two->first_id, SANDBOX_ERR_PERMISSION_DENIED, "not your sandbox");
+    fake_behave(peer, m, NULL);
+}
+
+static void *destroy_main(void *arg)
+{
+    struct waiter *w = arg;
+    w->result = sandbox_destroy(w->handle);
+    return NULL;
+}
+
+static void a_destroy_overtaken_by_the_close_has_succeeded(void **state)
+{
+    struct two_destroys two = {0};
+    sem_init(&two.first_came, 0, 0);
+    struct fake_engine *engine = fake_start(refuse_first_destroy, &two);
+    assert_int_equal(sandbox_init(fake_path(engine)), SANDBOX_OK);
+    sandbox_spec_t spec = small_spec();
+    struct waiter w = {0};
+    assert_int_equal(sandbox_create(&spec, &w.handle), SANDBOX_OK);
+    pthread_t thread;
+    pthread_create(&thread, NULL, destroy_main, &w);
+    while (sem_wait(&two.first_came) < 0)
+        ;
+    sandbox_cleanup();
+    pthread_join(thread, NULL);
+    assert_int_equal(w.result, SANDBOX_OK);
+    fake_stop(engine);
+    sem_destroy(&two.first_came);
 }
 
 // ---- Threads -------------------------------------------------------------------------------------------------------
@@ -371,8 +438,10 @@ int main(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_broken_connection_fails_every_call),
+        cmocka_unit_test(a_failed_send_fails_the_call),
         cmocka_unit_test(an_answer_fills_one_frame_and_no_more),
         cmocka_unit_test(cleanup_ends_calls_in_flight),
+        cmocka_unit_test(a_destroy_overtaken_by_the_close_has_succeeded),
         cmocka_unit_test(answers_come_in_any_order),
         cmocka_unit_test(many_threads_share_one_connection),
         cmocka_unit_test(a_child_process_cannot_use_the_connection),
