@@ -35,7 +35,7 @@ static void must(bool ok, const char *what)
 static void make_root(const char *root)
 {
     must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
-    must(mount("root", root, "tmpfs", 0, NULL) == 0 && chdir(root) == 0, "root tmpfs");
+    must(mount("root", root, "tmpfs", 0, "size=256m,nr_inodes=0") == 0 && chdir(root) == 0, "root tmpfs");
     static const char *const dirs[] = {"usr", "proc", "dev", "etc", "tmp", "root", "old"};
     for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
         must(mkdir(dirs[i], 0755) == 0, dirs[i]);
