@@ -86,6 +86,8 @@ static void on_hello(void *arg, const struct driver_answer *answer)
     if (e->stopping)
         return;
     int r = answer->error;
+    if (r == 0 && answer->handle != JAIL_PROTOCOL_VERSION)
+        r = -EPROTONOSUPPORT;
     if (r == 0)
         r = container_driver.probe(e->container, on_probe, e);
     if (r < 0) {
