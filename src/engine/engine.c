@@ -40,8 +40,9 @@ static int bind_sockets(struct engine *e)
 {
     int r = listener_new(e, &e->listener);
     if (r < 0) {
-        log_error("bind_failed", log_str("socket", e->config->socket), log_errno(r),
-                  log_str("hint", r == -EADDRINUSE ? "another engine listens there" : ""));
+        log_error(
+            "bind_failed", log_str("socket", e->config->socket), log_errno(r),
+            log_str("hint", r == -EADDRINUSE ? "another engine listens there, or it is not a socket of this engine" : ""));
         return r;
     }
     if (e->config->metrics_socket[0] == '\0')

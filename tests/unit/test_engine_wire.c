@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "engine_rig.h"
 #include "libsandbox.h"
+#include "sys/unixsock.h"
 #include "unit.h"
 #include "wire/frame.h"
 #include "wire/limits.h"
@@ -302,7 +303,21 @@ static void leave_a_stale_socket(struct rig *rig)
     rig_path(rig, "run/engine.sock", address.path, sizeof address.path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    struct stat dir;
+    char run[128];
+    rig_path(rig, "run", run, sizeof run);
+    assert_int_equal(stat(run, &dir), 0);
+    assert_int_equal(chown(address.path, dir.st_uid, dir.st_gid), 0);
     close(fd);
+}
+
+static int living = -1;
+
+static void leave_a_listener(struct rig *rig)
+{
+    int run = open(rig->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(unixsock_listen(run, "run/engine.sock", 0666, &living), 0);
+    close(run);
 }
 
 static void leave_a_file(struct rig *rig)
@@ -311,6 +326,16 @@ static void leave_a_file(struct rig *rig)
     rig_path(rig, "run/engine.sock", path, sizeof path);
     cleanup_fd int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
+}
+
+static void expect_bind_fails(void (*leave)(struct rig *rig))
+{
+    struct rig *rig = rig_launch(NULL, leave);
+    assert_int_equal(rig_wait(rig), 1);
+    char *log = rig_log(rig);
+    assert_non_null(strstr(log, "bind_failed"));
+    free(log);
+    rig_free(rig);
 }
 
 static void stale_sockets_are_replaced(void **state)
@@ -323,12 +348,9 @@ static void stale_sockets_are_replaced(void **state)
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0666);
     rig_stop(rig);
-    rig = rig_launch(NULL, leave_a_file);  // anything else is not
-    assert_int_equal(rig_wait(rig), 1);
-    char *log = rig_log(rig);
-    assert_non_null(strstr(log, "bind_failed"));
-    free(log);
-    rig_free(rig);
+    expect_bind_fails(leave_a_listener);
+    close_fd(&living);
+    expect_bind_fails(leave_a_file);
 }
 
 static void started_by_hand(void **state)
