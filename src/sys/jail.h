@@ -84,7 +84,7 @@ struct jail_reply {
     int32_t error;        // 0 or a negative errno
     uint32_t slot;        // MOUNT: template; START: sandbox; EXITED: sandbox
     int32_t exit_status;  // EXITED: wait status of the agent
-    uint32_t oom;         // EXITED: the agent or the whole sandbox was killed for memory
+    uint32_t oom;         // EXITED: the agent was killed for memory
     struct jail_stats stats;
     char detail[JAIL_DETAIL_MAX];  // which step failed, for the log and the operator
 };

@@ -1,0 +1,122 @@
+#include "agent/control.h"
+
+#include "agent/configure.h"
+#include "agent/lines.h"
+#include "agent/proto.h"
+#include "base/cleanup.h"
+#include "sys/fdpass.h"
+#include "wire/limits.h"
+#include "wire/pb.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+struct control {
+    struct agent *agent;
+    int fd;
+    struct watch *watch;
+};
+
+// A Report that the host does not take is dropped: it has 64 KiB and more to fall behind, and asks again if it cares.
+static void report(const struct control *c, const Sandbox__Agent__Report *message)
+{
+    uint8_t packet[1024];
+    size_t n = sandbox__agent__report__get_packed_size(message);
+    if (n > sizeof packet)
+        return;
+    sandbox__agent__report__pack(message, packet);
+    fdpass_send(c->fd, packet, n, NULL, 0);
+}
+
+static void on_configure(const struct control *c, const Sandbox__Agent__Configure *message)
+{
+    struct err e = {0};
+    int r;
+    if (c->agent->configured)
+        r = err_set(&e, -EALREADY, "This sandbox has been configured already.");
+    else
+        r = configure_apply(message, &c->agent->env, &e);
+    if (r == 0)
+        c->agent->configured = true;
+    Sandbox__Agent__Configured configured = SANDBOX__AGENT__CONFIGURED__INIT;
+    configured.protocol = AGENT_PROTOCOL_VERSION;
+    configured.error_number = (uint32_t)-r;
+    configured.message = e.text;
+    Sandbox__Agent__Report answer = SANDBOX__AGENT__REPORT__INIT;
+    answer.report_case = SANDBOX__AGENT__REPORT__REPORT_CONFIGURED;
+    answer.configured = &configured;
+    report(c, &answer);
+}
+
+static void on_ping(const struct control *c, const Sandbox__Agent__Ping *ping)
+{
+    Sandbox__Agent__Pong pong = SANDBOX__AGENT__PONG__INIT;
+    pong.nonce = ping->nonce;
+    Sandbox__Agent__Report answer = SANDBOX__AGENT__REPORT__INIT;
+    answer.report_case = SANDBOX__AGENT__REPORT__REPORT_PONG;
+    answer.pong = &pong;
+    report(c, &answer);
+}
+
+static void on_packet(const struct control *c, const uint8_t *packet, size_t n, int *fd)
+{
+    Sandbox__Agent__Command *command = (void *)pb_unpack(&sandbox__agent__command__descriptor, packet, n);
+    if (command == NULL)
+        return;
+    switch (command->command_case) {
+    case SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE:
+        on_configure(c, command->configure);
+        break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM:
+        if (*fd >= 0)
+            lines_open(c->agent->lines, take_fd(fd));
+        break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_PING:
+        on_ping(c, command->ping);
+        break;
+    default:
+        break;
+    }
+    pb_free(command);
+}
+
+// An empty packet and the end both read as 0 bytes.
+static bool peer_is_gone(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0;
+}
+
+static void on_readable(void *arg, uint32_t events)
+{
+    struct control *c = arg;
+    static uint8_t packet[AGENT_CONTROL_MAX];
+    int fds[1];
+    size_t count = 1;
+    ssize_t n = fdpass_recv(c->fd, packet, sizeof packet, fds, &count);
+    if (n == -EAGAIN || n == -EPROTO)
+        return;
+    cleanup_fd int fd = n >= 0 && count == 1 ? fds[0] : -1;
+    if (n < 0 || (n == 0 && peer_is_gone(c->fd))) {
+        loop_stop(c->agent->loop, 0);
+        return;
+    }
+    on_packet(c, packet, (size_t)n, &fd);
+}
+
+int control_start(struct agent *agent, int fd)
+{
+    int type = 0;
+    socklen_t size = sizeof type;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
+        return -errno;
+    if (type != SOCK_SEQPACKET)
+        return -EPROTOTYPE;
+    if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
+        return -errno;
+    static struct control c;  // as long as the process
+    c = (struct control){.agent = agent, .fd = fd};
+    return watch_add(agent->loop, fd, EPOLLIN, on_readable, &c, &c.watch);
+}

@@ -1,0 +1,11 @@
+// The control line: Command packets down, Report packets up (proto/agent.proto).
+#ifndef AGENT_CONTROL_H
+#define AGENT_CONTROL_H
+
+#include "agent/agent.h"
+
+// Serves the SOCK_SEQPACKET socket `fd`, which stays the caller's.  When the host closes its end the loop is stopped with 0.
+// Malformed packets are dropped, with any descriptor they carry.  0 or a negative errno.
+int control_start(struct agent *agent, int fd);
+
+#endif

@@ -1,0 +1,340 @@
+#include "agent/exec.h"
+
+#include "agent/drains.h"
+#include "agent/exec_env.h"
+#include "agent/groups.h"
+#include "agent/input.h"
+#include "agent/output.h"
+#include "agent/reap.h"
+#include "agent/spawn.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "wire/limits.h"
+#include "wire/path.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+enum {
+    KILL_STEP_MS = 2,         // between two looks at a group that is being killed
+    KILL_RETRY_MS = 250,      // the same, for what did not die within KILL_PATIENCE_MS
+    SHOWN_NAME_MAX = 256,     // bytes of a command or directory quoted in a message
+    FAILURE_TEXT_MAX = 1024,  // longest message about a failed start; see EXEC_HEADS_MAX
+};
+
+struct exec {
+    struct agent *agent;
+    exec_done_fn *done;  // NULL: replied, or cancelled
+    void *arg;
+    struct slot *slot;
+    struct child child;
+    bool reaped;  // also when there never was a child
+    int status;
+    struct rusage usage;
+    int report;
+    struct spawn_failure failure;
+    struct output out, err;
+    struct input in;
+    uint64_t keep;  // bytes that may still be kept of both outputs
+    uint64_t max_output;
+    uint64_t start_ns, end_ns, kill_ns;
+    uint64_t oom_kills_before;
+    bool timed_out, limit_hit, killing;
+    struct timer timer;  // the time out, then the steps of a kill
+    char *shown_name;
+    char *cwd;
+};
+
+void exec_head_sizes(uint32_t asked_out, uint32_t asked_err, size_t *ret_out, size_t *ret_err)
+{
+    size_t out = asked_out > 0 ? asked_out : EXEC_STDOUT_HEAD;
+    size_t err = asked_err > 0 ? asked_err : EXEC_STDERR_HEAD;
+    enum { ERR_SHARE = EXEC_HEADS_MAX / 3, OUT_SHARE = EXEC_HEADS_MAX - ERR_SHARE };
+    if (out + err > EXEC_HEADS_MAX) {
+        if (err <= ERR_SHARE)
+            out = EXEC_HEADS_MAX - err;
+        else if (out <= OUT_SHARE)
+            err = EXEC_HEADS_MAX - out;
+        else
+            out = OUT_SHARE, err = ERR_SHARE;
+    }
+    *ret_out = out;
+    *ret_err = err;
+}
+
+// ---- the end ----
+
+static void exec_free(struct exec *x)
+{
+    timer_cancel(x->agent->loop, &x->timer);
+    if (!x->reaped)
+        reaper_remove(x->agent->reaper, &x->child);
+    input_close(&x->in);
+    output_close(&x->out, x->agent->drains);
+    output_close(&x->err, x->agent->drains);
+    close_fd(&x->report);
+    if (x->slot != NULL)
+        slot_release(x->slot);
+    free(x->shown_name);
+    free(x->cwd);
+    free(x);
+}
+
+// The message on the command's stderr and the exit code of one that never ran.
+static void describe_failure(struct exec *x, Sandbox__Guest__ExecResult *r, char text[FAILURE_TEXT_MAX])
+{
+    static const char *const what[] = {
+        [SPAWN_FORK] = "cannot start",      [SPAWN_GROUP] = "cannot make a control group for",
+        [SPAWN_FILTER] = "cannot restrict", [SPAWN_CWD] = "cannot enter directory",
+        [SPAWN_EXEC] = "cannot run",
+    };
+    const struct spawn_failure *f = &x->failure;
+    snprintf(text, FAILURE_TEXT_MAX, "sandbox-agent: %s %.*s: %s\n", what[f->step], SHOWN_NAME_MAX,
+             f->step == SPAWN_CWD ? x->cwd : x->shown_name, strerror(f->error));
+    r->start_errno = (uint32_t)f->error;
+    r->exit_code = f->step == SPAWN_EXEC && f->error == ENOENT ? 127 : 126;
+    r->term_signal = 0;
+    r->err = (ProtobufCBinaryData){strlen(text), (uint8_t *)text};
+    r->err_total = strlen(text);
+}
+
+static uint64_t timeval_us(struct timeval t)
+{
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_usec;
+}
+
+static void reply(struct exec *x)
+{
+    output_collect(&x->out);
+    output_collect(&x->err);
+    exec_done_fn *done = take_ptr(&x->done);
+    if (done == NULL)
+        return;
+    Sandbox__Guest__ExecResult r = SANDBOX__GUEST__EXEC_RESULT__INIT;
+    r.timed_out = x->timed_out;
+    r.output_limit_hit = x->limit_hit;
+    r.out = (ProtobufCBinaryData){x->out.head.len, x->out.head.data};
+    r.err = (ProtobufCBinaryData){x->err.head.len, x->err.head.data};
+    r.out_total = x->out.total;
+    r.err_total = x->err.total;
+    r.duration_us = ((x->reaped ? x->end_ns : mono_ns()) - x->start_ns) / NS_PER_US;
+    r.user_us = timeval_us(x->usage.ru_utime);
+    r.system_us = timeval_us(x->usage.ru_stime);
+    r.max_rss_kib = (uint64_t)x->usage.ru_maxrss;
+    r.oom_killed = slot_oom_kills(x->slot) != x->oom_kills_before;
+    bool exited = x->reaped && WIFEXITED(x->status);
+    r.exit_code = exited ? WEXITSTATUS(x->status) : -1;
+    r.term_signal = exited ? 0 : x->reaped ? (uint32_t)WTERMSIG(x->status) : SIGKILL;
+    char text[FAILURE_TEXT_MAX];
+    if (x->failure.step != SPAWN_NONE)
+        describe_failure(x, &r, text);
+    done(x->arg, &r);
+}
+
+// ---- killing ----
+
+static void kill_step(struct exec *x)
+{
+    if (!x->reaped)
+        kill(x->child.pid, SIGKILL);  // it may not have joined its groups yet
+    bool empty = slot_kill(x->slot, x->child.pid);
+    if (empty && x->reaped) {
+        reply(x);
+        exec_free(x);
+        return;
+    }
+    uint64_t now = mono_ns();
+    bool patient = now < x->kill_ns + KILL_PATIENCE_MS * NS_PER_MS;
+    if (!patient)
+        reply(x);
+    timer_set(x->agent->loop, &x->timer, now + (patient ? KILL_STEP_MS : KILL_RETRY_MS) * NS_PER_MS);
+}
+
+static void begin_kill(struct exec *x)
+{
+    if (x->killing)
+        return;
+    x->killing = true;
+    x->kill_ns = mono_ns();
+    // The first step at once, the rest from the timer: the caller may still be using `x`.
+    if (!x->reaped)
+        kill(x->child.pid, SIGKILL);
+    slot_kill(x->slot, x->child.pid);
+    timer_set(x->agent->loop, &x->timer, x->kill_ns);
+}
+
+void exec_cancel(struct exec *x)
+{
+    x->done = NULL;
+    begin_kill(x);
+}
+
+// ---- events ----
+
+static bool over_limit(const struct exec *x)
+{
+    return x->out.total + x->err.total > x->max_output;
+}
+
+static void on_output(void *arg)
+{
+    struct exec *x = arg;
+    if (over_limit(x) && !x->killing) {
+        x->limit_hit = true;
+        begin_kill(x);
+    }
+}
+
+static void on_timer(void *arg)
+{
+    struct exec *x = arg;
+    if (x->killing) {
+        kill_step(x);
+    } else if (x->reaped) {  // there never was a child
+        reply(x);
+        exec_free(x);
+    } else {
+        x->timed_out = true;
+        begin_kill(x);
+    }
+}
+
+static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
+{
+    struct exec *x = arg;
+    x->reaped = true;
+    x->end_ns = mono_ns();
+    x->status = status;
+    x->usage = *usage;
+    struct spawn_failure f;
+    if (read(x->report, &f, sizeof f) == sizeof f)
+        x->failure = f;
+    if (x->killing) {
+        kill_step(x);
+        return;
+    }
+    // It is gone, so all it wrote is in the pipes.  More than allowed is the same whether it was seen before the end or now.
+    output_collect(&x->out);
+    output_collect(&x->err);
+    if (over_limit(x)) {
+        x->limit_hit = true;
+        begin_kill(x);
+        return;
+    }
+    reply(x);
+    exec_free(x);
+}
+
+// ---- the start ----
+
+// The pipes: *child_ends are the child's 0, 1, 2 and the report's write end.
+static int open_pipes(struct exec *x, const Sandbox__Guest__Exec *request, int child_ends[4])
+{
+    size_t out_max, err_max;
+    exec_head_sizes(request->stdout_head, request->stderr_head, &out_max, &err_max);
+    struct loop *loop = x->agent->loop;
+    int r = output_open(&x->out, loop, out_max, &x->keep, on_output, x, &child_ends[1]);
+    if (r == 0)
+        r = output_open(&x->err, loop, err_max, &x->keep, on_output, x, &child_ends[2]);
+    int report[2];
+    if (r == 0 && pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
+        r = -errno;
+    if (r < 0)
+        return r;
+    x->report = report[0];
+    child_ends[3] = report[1];
+    if (request->stdin.len == 0 && x->agent->null_fd >= 0) {
+        child_ends[0] = fcntl(x->agent->null_fd, F_DUPFD_CLOEXEC, 3);
+        return child_ends[0] < 0 ? -errno : 0;
+    }
+    return input_open(&x->in, loop, request->stdin.data, request->stdin.len, &child_ends[0]);
+}
+
+// A child, or a failure that will be replied from the loop.
+static void launch(struct exec *x, const struct strv *argv, const struct strv *env, const int child_ends[4])
+{
+    const struct spawn s = {
+        .argv = argv->v,
+        .envp = env->v,
+        .cwd = x->cwd,
+        .fds = {child_ends[0], child_ends[1], child_ends[2]},
+        .report = child_ends[3],
+        .slot = x->slot,
+        .filter = groups_any(x->agent->groups),
+    };
+    x->start_ns = mono_ns();
+    int r = spawn(&s, &x->child.pid);
+    if (r < 0) {
+        x->failure = (struct spawn_failure){SPAWN_FORK, -r};
+        x->end_ns = x->start_ns;
+        timer_set(x->agent->loop, &x->timer, x->start_ns);
+        return;
+    }
+    x->reaped = false;
+    reaper_add(x->agent->reaper, &x->child);
+}
+
+static int prepare(struct exec *x, const Sandbox__Guest__Exec *request)
+{
+    static const ProtobufCBinaryData workspace = {sizeof WORKSPACE_PATH - 1, (uint8_t *)WORKSPACE_PATH};
+    struct agent *agent = x->agent;
+    x->cwd = text_copy(request->cwd.len > 0 ? &request->cwd : &workspace);
+    x->max_output = x->keep = request->max_output > 0 ? request->max_output : EXEC_OUTPUT_DEFAULT;
+    cleanup_strv struct strv argv = {0}, env = {0};
+    if (x->cwd == NULL || exec_argv(request, &argv) < 0 || exec_env(&agent->env, request, &env) < 0)
+        return -ENOMEM;
+    x->shown_name = strdup(argv.v[0]);
+    int r = x->shown_name != NULL ? slot_take(agent->groups, &x->slot) : -ENOMEM;
+    if (r < 0)
+        return r;
+    uint32_t ms = request->timeout_ms;
+    if (ms == 0 || ms > EXEC_TIMEOUT_MAX_MS)
+        ms = EXEC_TIMEOUT_MAX_MS;
+    r = timer_set(agent->loop, &x->timer, mono_ns() + ms * NS_PER_MS);
+    int child_ends[4] = {-1, -1, -1, -1};
+    if (r == 0)
+        r = open_pipes(x, request, child_ends);
+    if (r == 0) {
+        x->oom_kills_before = slot_oom_kills(x->slot);
+        launch(x, &argv, &env, child_ends);
+    }
+    for (int i = 0; i < 4; i++)
+        close_fd(&child_ends[i]);
+    return r;
+}
+
+guest_status exec_start(struct agent *agent, const Sandbox__Guest__Exec *request, exec_done_fn *done, void *arg,
+                        struct exec **ret_exec, struct err *e)
+{
+    struct exec *x = calloc(1, sizeof *x);
+    if (x == NULL) {
+        err_set(e, ENOMEM, "The sandbox's agent is out of memory; try again.");
+        return STATUS(BUSY);
+    }
+    *x = (struct exec){.agent = agent,
+                       .done = done,
+                       .arg = arg,
+                       .reaped = true,
+                       .report = -1,
+                       .out = OUTPUT_INIT,
+                       .err = OUTPUT_INIT,
+                       .in = INPUT_INIT,
+                       .child = {.on_exit = on_exit_of_main, .arg = x}};
+    timer_init(&x->timer, on_timer, x);
+    int r = prepare(x, request);
+    if (r == 0) {
+        *ret_exec = x;
+        return STATUS(OK);
+    }
+    exec_free(x);
+    if (r == -EBUSY)
+        err_set(e, EBUSY, "Earlier commands left processes running in all %d places; end some of them and try again.",
+                SLOTS_MAX);
+    else
+        err_set(e, -r, "The command could not be prepared: %s.", strerror(-r));
+    return r == -EBUSY ? STATUS(BUSY) : STATUS(IO);
+}

@@ -1,0 +1,33 @@
+// Starting a command: from fork to execve, and how a failure on the way comes back.
+#ifndef AGENT_SPAWN_H
+#define AGENT_SPAWN_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct slot;
+
+enum spawn_step { SPAWN_NONE, SPAWN_FORK, SPAWN_GROUP, SPAWN_FILTER, SPAWN_CWD, SPAWN_EXEC };
+
+// What the child writes into the report pipe when it could not become the command.
+struct spawn_failure {
+    int step;  // enum spawn_step
+    int error;
+};
+
+struct spawn {
+    char *const *argv;  // argv[0] without a slash is looked for in envp's PATH, from `cwd`
+    char *const *envp;
+    const char *cwd;
+    int fds[3];  // become 0, 1 and 2; all above 2
+    int report;  // the write end of a close-on-exec pipe, above 2
+    const struct slot *slot;
+    bool filter;  // install the second seccomp filter (child_filter.h)
+};
+
+// Forks a child in a session of its own, in the slot's groups, with clean signals and no new privileges.  0 and *ret_pid, or a
+// negative errno if there is no child.  What the child meets later comes through `report`: nothing there after the child's
+// end or its execve means that it ran.
+int spawn(const struct spawn *s, pid_t *ret_pid);
+
+#endif

@@ -1,0 +1,71 @@
+#include "lines.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool failed;
+
+// Steals `line`.
+static void put_line(json_t *line)
+{
+    // 15 digits: 12.3 is written as 12.3.
+    char *text = line != NULL ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    if (text == NULL || puts(text) < 0 || fflush(stdout) != 0)
+        failed = true;
+    free(text);
+    json_decref(line);
+}
+
+// Tenths are enough, and more would be noise.
+static double rounded(double ms)
+{
+    return round(ms * 10) / 10;
+}
+
+// The name came from the command line and may be any bytes; JSON takes UTF-8.
+static json_t *json_of_text(const char *text)
+{
+    json_t *made = json_string(text);
+    return made != NULL ? made : json_string("?");
+}
+
+void line_created(const sandbox_handle_t *sandbox, const char *template_name, double create_ms)
+{
+    put_line(json_pack("{s:s, s:I, s:o, s:s, s:s, s:f}", "event", "created", "sandbox_id", (json_int_t)sandbox_id(sandbox),
+                       "template", json_of_text(template_name), "isolation", sandbox_isolation_name(sandbox_isolation(sandbox)),
+                       "start", sandbox_start_kind(sandbox), "create_ms", rounded(create_ms)));
+}
+
+void line_exec(unsigned index, int exit_code, const sandbox_exec_result_t *r)
+{
+    put_line(json_pack("{s:s, s:i, s:i, s:i, s:b, s:b, s:b, s:b, s:f, s:I, s:I}", "event", "exec", "index", (int)index,
+                       "exit_code", exit_code, "term_signal", (int)r->term_signal, "timed_out", (int)r->timed_out,
+                       "output_truncated", (int)r->output_truncated, "output_limit_hit", (int)r->output_limit_hit, "oom_killed",
+                       (int)r->oom_killed, "duration_ms", rounded((double)r->duration_us / 1000), "stdout_bytes",
+                       (json_int_t)r->out_total, "stderr_bytes", (json_int_t)r->err_total));
+}
+
+void line_destroyed(uint32_t sandbox_id, double held_ms)
+{
+    put_line(
+        json_pack("{s:s, s:I, s:f}", "event", "destroyed", "sandbox_id", (json_int_t)sandbox_id, "held_ms", rounded(held_ms)));
+}
+
+void put_output(const sandbox_exec_result_t *r)
+{
+    if (fwrite(r->out, 1, r->out_len, stdout) != r->out_len)
+        failed = true;
+    if (r->out_len > 0 && r->out[r->out_len - 1] != '\n' && putchar('\n') == EOF)
+        failed = true;
+    if (fflush(stdout) != 0)
+        failed = true;
+    // Nobody may be listening to stderr, and that is no failure.
+    fwrite(r->err, 1, r->err_len, stderr);
+}
+
+bool output_intact(void)
+{
+    return !failed;
+}

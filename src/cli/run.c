@@ -1,0 +1,195 @@
+// sandbox-cli run: one sandbox, from its creation to its end.
+//
+// The main thread makes the calls; a thread takes SIGINT and SIGTERM (watch.h).  A sandbox dies with its connection, so
+// whatever way this program ends, nothing is left behind.
+#include "cli.h"
+#include "lines.h"
+#include "run_options.h"
+#include "watch.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+// How often a held sandbox is looked at, to notice an engine that went away.
+enum { HOLD_LOOK_MS = 1000 };
+
+static const char help[] =
+    "Usage: sandbox-cli run --template NAME [OPTION]... [--exec SCRIPT]...\n"
+    "\n"
+    "Makes one sandbox.  Without --exec it prints {\"event\":\"created\",...} and holds the sandbox until SIGINT or SIGTERM,\n"
+    "then destroys it.  With --exec it runs each script with sh -c, one after the other, also when one fails; prints what\n"
+    "they write to stdout and stderr, and after each a line {\"event\":\"exec\",\"index\":0,\"exit_code\":N,...}; then "
+    "destroys\n"
+    "the sandbox.  A newline is added to a script's stdout if it does not end with one, so each JSON object has its line.\n"
+    "\n"
+    "  --template NAME        what to start from: a template or an alias (sandbox-cli template list)\n"
+    "  --exec SCRIPT          run this; up to 16 times\n"
+    "  --stdin                give this command's standard input (at most 64 KiB) to the first script\n"
+    "  --timeout MS           kill a script, and all it started, after this long (default and most: one hour)\n"
+    "  --env NAME=VALUE       a variable for the scripts; may be given again\n"
+    "  --memory MIB           memory limit (default 512)\n"
+    "  --vcpus N              processors (default 1)\n"
+    "  --disk MIB             size of the writable disk (default: the engine's)\n"
+    "  --min-isolation TIER   process, container, kernel or vm: fail rather than run behind a weaker wall\n"
+    "  --session-key KEY      keep /workspace under this name across runs\n"
+    "  --egress HOST[:PORT]   the sandbox may reach this host; up to 16 times; *.example.org matches subdomains\n"
+    "  --no-egress            it may reach nothing; without either, the engine's policy applies\n"
+    "  --wait MS              how long to wait for a sandbox if none is free (default 5000)\n"
+    "  --socket PATH          the engine's socket (default $SANDBOX_SOCKET, else " SANDBOX_DEFAULT_SOCKET ")\n"
+    "  --help                 this text\n"
+    "\n"
+    "In the exec line, exit_code is what the script adds to this program's exit code: its own, 128 + N when signal N ended\n"
+    "it (term_signal is N then), 124 when --timeout did.  At most 32 KiB of stdout and 16 KiB of stderr are printed for each\n"
+    "script; stdout_bytes and stderr_bytes say how much there was, and output_truncated if something is missing.\n"
+    "\n"
+    "Examples:\n"
+    "  sandbox-cli run --template debian --exec 'python3 -c \"print(6 * 7)\"'\n"
+    "  sandbox-cli run --template debian --no-egress --timeout 5000 --stdin --exec 'cat > job.sh; sh job.sh' < job.sh\n"
+    "\n"
+    "Exit codes: with --exec the first exit_code that is not 0; else 0.  1 when the sandbox could not be made or a call\n"
+    "failed, 2 usage, 130 or 143 when SIGINT or SIGTERM came during --exec.\n";
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+struct input {
+    size_t len;
+    char bytes[SANDBOX_MAX_STDIN + 1];
+};
+
+static int read_stdin(const struct command *command, struct input *in)
+{
+    while (in->len < sizeof in->bytes) {
+        ssize_t n = read(STDIN_FILENO, in->bytes + in->len, sizeof in->bytes - in->len);
+        if (n == 0)
+            return CLI_OK;
+        if (n < 0 && errno != EINTR) {
+            fprintf(stderr, "sandbox-cli %s: reading standard input: %s\n", command->name, strerror(errno));
+            return CLI_FAILED;
+        }
+        in->len += n > 0 ? (size_t)n : 0;
+    }
+    fprintf(stderr, "sandbox-cli %s: standard input has more than %u bytes, the most a script can be given\n", command->name,
+            SANDBOX_MAX_STDIN);
+    return CLI_FAILED;
+}
+
+// What a script adds to the exit status.
+static int status_of(const sandbox_exec_result_t *r)
+{
+    if (r->timed_out)
+        return CLI_TIMED_OUT;
+    return r->term_signal != 0 ? CLI_SIGNAL_BASE + r->term_signal : r->exit_code;
+}
+
+static int exec_one(const struct command *command, sandbox_handle_t *sandbox, const struct run_options *o, unsigned index,
+                    const struct input *in)
+{
+    sandbox_exec_spec_t spec = {.command = o->exec[index], .timeout_ms = o->timeout_ms};
+    if (index == 0 && in->len > 0) {
+        spec.stdin_data = in->bytes;
+        spec.stdin_len = in->len;
+    }
+    sandbox_exec_result_t result = {0};
+    if (sandbox_exec(sandbox, &spec, &result) != SANDBOX_OK) {
+        char what[64];
+        snprintf(what, sizeof what, "script %u", index);
+        return watch_signal() != 0 ? CLI_FAILED : api_error(command, what);
+    }
+    int status = status_of(&result);
+    put_output(&result);
+    line_exec(index, status, &result);
+    sandbox_exec_result_free(&result);
+    return status;
+}
+
+static int exec_all(const struct command *command, sandbox_handle_t *sandbox, const struct run_options *o,
+                    const struct input *in)
+{
+    int first = CLI_OK;
+    for (unsigned i = 0; i < o->n_exec && output_intact() && watch_signal() == 0; i++) {
+        int status = exec_one(command, sandbox, o, i, in);
+        if (first == CLI_OK)
+            first = status;
+    }
+    return first;
+}
+
+// Until a signal comes, or the sandbox can no longer be seen.
+static int hold(const struct command *command, sandbox_handle_t *sandbox)
+{
+    watch_mode(WATCH_NOTE);
+    while (watch_wait(HOLD_LOOK_MS) == 0) {
+        sandbox_status_t status;
+        if (sandbox_inspect(sandbox, &status) != SANDBOX_OK)
+            return api_error(command, "the sandbox is gone");
+    }
+    return CLI_OK;
+}
+
+static int use(const struct command *command, const struct run_options *o, sandbox_handle_t *sandbox, const struct input *in)
+{
+    double since = now_ms();
+    uint32_t id = sandbox_id(sandbox);
+    int status = CLI_OK;
+    if (output_intact())
+        status = o->n_exec > 0 ? exec_all(command, sandbox, o, in) : hold(command, sandbox);
+    bool destroyed = sandbox_destroy(sandbox) == SANDBOX_OK;
+    if (!destroyed && status == CLI_OK)
+        status = api_error(command, "destroying the sandbox");
+    if (o->n_exec == 0 && destroyed)
+        line_destroyed(id, now_ms() - since);
+    return status;
+}
+
+static int create_and_use(const struct command *command, const struct run_options *o, const struct input *in)
+{
+    if (sandbox_init(socket_or_default(o->socket)) != SANDBOX_OK)
+        return api_error(command, "no engine");
+    watch_mode(WATCH_CLEANUP);
+    double before = now_ms();
+    sandbox_handle_t *sandbox = NULL;
+    if (sandbox_create(&o->spec, &sandbox) != SANDBOX_OK)
+        return watch_signal() != 0 ? CLI_FAILED : api_error(command, "no sandbox");
+    line_created(sandbox, o->spec.template_name, now_ms() - before);
+    int status = use(command, o, sandbox, in);
+    sandbox_cleanup();
+    return status;
+}
+
+static int run(const struct command *command, int argc, char **argv)
+{
+    static struct run_options o;
+    static struct input in;
+    int r = parse_run_options(command, argc, argv, &o);
+    if (r != CLI_OK)
+        return r == CLI_USAGE ? CLI_USAGE : CLI_OK;
+    // A reader that went away shows as a failed write, after which the sandbox is destroyed.
+    signal(SIGPIPE, SIG_IGN);
+    if (watch_start() < 0 || (o.pass_stdin && read_stdin(command, &in) != CLI_OK))
+        return CLI_FAILED;
+    int status = create_and_use(command, &o, &in);
+    int signal_came = watch_signal();
+    if (signal_came != 0)
+        watch_wait(UINT_MAX);
+    // A held sandbox is meant to be ended by a signal.
+    if (signal_came != 0 && (o.n_exec > 0 || status != CLI_OK))
+        return CLI_SIGNAL_BASE + signal_came;
+    if (!output_intact()) {
+        fprintf(stderr, "sandbox-cli %s: standard output cannot be written\n", command->name);
+        return CLI_FAILED;
+    }
+    return status;
+}
+
+const struct command run_command = {"run", "make a sandbox and run scripts in it, or hold it", help, run};

@@ -1,0 +1,89 @@
+#include "watch.h"
+
+#include "cli.h"
+
+#include <errno.h>
+#include <libsandbox.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static atomic_int current_mode = WATCH_EXIT;
+static atomic_int came;
+static sem_t handled;
+static sigset_t signals;
+
+static void on_first(int signal)
+{
+    atomic_store(&came, signal);
+    int mode = atomic_load(&current_mode);
+    if (mode == WATCH_EXIT)
+        _exit(CLI_SIGNAL_BASE + signal);
+    if (mode == WATCH_CLEANUP)
+        sandbox_cleanup();
+    sem_post(&handled);
+}
+
+static void *take_signals(void *arg)
+{
+    (void)arg;
+    for (;;) {
+        int signal;
+        if (sigwait(&signals, &signal) != 0)
+            continue;
+        if (atomic_load(&came) != 0)
+            _exit(CLI_SIGNAL_BASE + signal);
+        on_first(signal);
+    }
+    return NULL;
+}
+
+int watch_start(void)
+{
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    sem_init(&handled, 0, 0);
+    pthread_t thread;
+    int r = pthread_create(&thread, NULL, take_signals, NULL);
+    if (r != 0) {
+        fprintf(stderr, "sandbox-cli: cannot start a thread: %s\n", strerror(r));
+        return -1;
+    }
+    pthread_detach(thread);
+    return 0;
+}
+
+void watch_mode(enum watch_mode mode)
+{
+    atomic_store(&current_mode, mode);
+}
+
+int watch_signal(void)
+{
+    return atomic_load(&came);
+}
+
+int watch_wait(unsigned ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    while (sem_timedwait(&handled, &until) < 0)
+        if (errno != EINTR)
+            return 0;
+    // It may be waited for again.
+    sem_post(&handled);
+    return watch_signal();
+}

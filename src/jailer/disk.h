@@ -1,0 +1,25 @@
+// Writable disks of sandboxes: an ext4 image in a file that has no name, so that nothing is left of it after any crash.
+//
+// Each size is formatted once, by mkfs.ext4 as an unprivileged user, into memory; a sandbox's disk is a sparse copy of that
+// (a few hundred KiB whatever the size).  A disk is only ever written through the host's own ext4, so mounting it is safe.
+#ifndef JAILER_DISK_H
+#define JAILER_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct disk_store;
+
+// Disks are made in `state_dir_fd`, which stays the caller's.  0 or a negative errno.
+int disk_store_new(int state_dir_fd, struct disk_store **ret_store);
+struct disk_store *disk_store_free(struct disk_store *store);
+
+// A fresh disk of `mib`, mounted: *ret_mount is a detached read-write mount.  0 or a negative errno.
+int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount);
+
+// Mounts the ext4 image in `file_fd` read-only, detached.
+int disk_mount_image(int file_fd, int *ret_mount);
+// The formatted image of the smallest size: a root for the probe.
+int disk_blank(struct disk_store *store, uint64_t mib, int *ret_file_fd);
+
+#endif

@@ -1,0 +1,317 @@
+#include "jailer/enter.h"
+
+#include "base/cleanup.h"
+#include "jailer/enter_root.h"
+#include "jailer/privileges.h"
+#include "jailer/seccomp_policy.h"
+#include "sys/fdpass.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    FIRST_KEPT = 3,   // control line, log or not, cgroups: 3, 4, ...
+    MOVE_ABOVE = 64,  // descriptors are first moved out of the way of their final numbers
+    OPEN_FILES_SOFT = 1024,
+    OPEN_FILES_HARD = 65536,
+};
+
+static const char *const step_texts[ENTER_STEPS] = {
+    [ENTER_CGROUP_NAMESPACE] = "making the cgroup namespace",
+    [ENTER_ORDER] = "receiving the jailer's order",
+    [ENTER_IDS] = "taking on the sandbox's ids",
+    [ENTER_STAGE] = "mounting a scratch filesystem on /tmp",
+    [ENTER_TEMPLATE] = "attaching the template",
+    [ENTER_DISK] = "preparing the writable disk",
+    [ENTER_OVERLAY] = "mounting the overlay in the user namespace",
+    [ENTER_MOUNT_POINTS] = "finding the template's mount points (real directories, not links)",
+    [ENTER_DEV] = "making /dev",
+    [ENTER_PROC] = "mounting /proc",
+    [ENTER_SYS] = "mounting /sys",
+    [ENTER_PIVOT] = "moving into the new root",
+    [ENTER_NAMESPACES] = "forbidding further namespaces",
+    [ENTER_NETWORK] = "bringing the loopback interface up",
+    [ENTER_NAME] = "setting the host name",
+    [ENTER_LIMITS] = "setting resource limits",
+    [ENTER_DESCRIPTORS] = "arranging descriptors",
+    [ENTER_PRIVILEGES] = "dropping capabilities",
+    [ENTER_SECCOMP] = "installing the system call filter",
+    [ENTER_EXEC] = "starting the agent",
+};
+
+const char *enter_step_text(enum enter_step step)
+{
+    return step < ENTER_STEPS ? step_texts[step] : "an unknown step";
+}
+
+struct entry {
+    int line;
+    struct enter_order order;
+    int fds[FDPASS_MAX];
+    size_t fd_count;
+    const struct sock_fprog *filter;
+};
+
+static int unshare_cgroup(struct entry *e)
+{
+    char byte;
+    if (recv(e->line, &byte, 1, 0) != 1)
+        return -EPIPE;
+    if (unshare(CLONE_NEWCGROUP) < 0)
+        return -errno;
+    return send(e->line, "c", 1, MSG_NOSIGNAL) == 1 ? 0 : -errno;
+}
+
+static int receive_order(struct entry *e)
+{
+    e->fd_count = FDPASS_MAX;
+    ssize_t n = fdpass_recv(e->line, &e->order, sizeof e->order, e->fds, &e->fd_count);
+    if (n < 0)
+        return (int)n;
+    if (n != (ssize_t)sizeof e->order || e->order.groups > ENTER_GROUPS_MAX || e->fd_count != ENTER_FDS + e->order.groups)
+        return -EPROTO;
+    return 0;
+}
+
+static int take_ids(struct entry *e)
+{
+    (void)e;
+    if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
+        return -errno;
+    umask(022);
+    if (setsid() < 0)
+        return -errno;
+    // A keyring of its own, so that nothing of the jailer's session is in reach.
+    syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL);
+    return 0;
+}
+
+static int loopback_up(struct entry *e)
+{
+    (void)e;
+    cleanup_fd int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (s < 0)
+        return -errno;
+    struct ifreq request = {.ifr_flags = IFF_UP | IFF_RUNNING};
+    strcpy(request.ifr_name, "lo");
+    return ioctl(s, SIOCSIFFLAGS, &request) < 0 ? -errno : 0;
+}
+
+static int set_name(struct entry *e)
+{
+    if (sethostname(e->order.hostname, strnlen(e->order.hostname, JAIL_HOSTNAME_MAX)) < 0 || setdomainname("", 0) < 0)
+        return -errno;
+    return 0;
+}
+
+static int set_limits(struct entry *e)
+{
+    (void)e;
+    static const struct {
+        __rlimit_resource_t what;
+        struct rlimit limit;
+    } limits[] = {
+        {RLIMIT_CORE, {0, 0}},
+        {RLIMIT_NOFILE, {OPEN_FILES_SOFT, OPEN_FILES_HARD}},
+        {RLIMIT_NPROC, {RLIM_INFINITY, RLIM_INFINITY}},  // the pids cgroup counts
+        {RLIMIT_MEMLOCK, {64 << 10, 64 << 10}},
+        {RLIMIT_STACK, {8 << 20, RLIM_INFINITY}},
+        {RLIMIT_SIGPENDING, {4096, 4096}},
+        {RLIMIT_MSGQUEUE, {800 << 10, 800 << 10}},
+        {RLIMIT_NICE, {0, 0}},
+        {RLIMIT_RTPRIO, {0, 0}},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        struct rlimit want = limits[i].limit, now;
+        if (getrlimit(limits[i].what, &now) < 0)
+            return -errno;
+        // Raising a hard limit needs a right this child no longer has.
+        if (want.rlim_max > now.rlim_max)
+            want.rlim_max = now.rlim_max;
+        if (want.rlim_cur > want.rlim_max)
+            want.rlim_cur = want.rlim_max;
+        if (setrlimit(limits[i].what, &want) < 0)
+            return -errno;
+    }
+    return 0;
+}
+
+// Final places: 0, 1, 2 = /dev/null (2 = the log for a self-test), 3 = control line, 4... = cgroups; the agent's program and
+// the line close themselves on exec; everything else is closed now.
+static int arrange(struct entry *e)
+{
+    int moved[FDPASS_MAX];
+    for (size_t i = 0; i < e->fd_count; i++) {
+        moved[i] = fcntl(e->fds[i], F_DUPFD_CLOEXEC, MOVE_ABOVE);
+        if (moved[i] < 0)
+            return -errno;
+    }
+    int line = fcntl(e->line, F_DUPFD_CLOEXEC, MOVE_ABOVE);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (line < 0 || null < 0)
+        return -errno;
+    int log = e->order.self_test ? moved[ENTER_FD_LOG] : null;
+    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0 || dup2(moved[ENTER_FD_CONTROL], FIRST_KEPT) < 0)
+        return -errno;
+    for (uint32_t i = 0; i < e->order.groups; i++)
+        if (dup2(moved[ENTER_FDS + i], FIRST_KEPT + 1 + (int)i) < 0)
+            return -errno;
+    e->line = line;
+    e->fds[ENTER_FD_AGENT] = moved[ENTER_FD_AGENT];
+    // What is not meant for the agent goes at exec.
+    unsigned first = FIRST_KEPT + 1 + e->order.groups;
+    return close_range(first, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
+}
+
+static int drop(struct entry *e)
+{
+    (void)e;
+    int r = privileges_drop_inside();
+    if (r < 0)
+        return r;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return -errno;
+    // After every change of credentials, which would clear it: the sandbox does not outlive its jailer.
+    return prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 ? -errno : 0;
+}
+
+static int filter(struct entry *e)
+{
+    return seccomp_policy_apply(e->filter);
+}
+
+static int exec_agent(struct entry *e)
+{
+    char group[ENTER_GROUPS_MAX][24];
+    char *argv[4 + 2 * ENTER_GROUPS_MAX + 2];
+    size_t n = 0;
+    argv[n++] = (char *)"sandbox-agent";
+    if (e->order.self_test) {
+        argv[n++] = (char *)"--self-test";
+    } else {
+        argv[n++] = (char *)"--control";
+        argv[n++] = (char *)"3";
+    }
+    for (uint32_t i = 0; i < e->order.groups && !e->order.self_test; i++) {
+        snprintf(group[i], sizeof group[i], "%.11s=%u", e->order.group_kind[i], FIRST_KEPT + 1 + i);
+        argv[n++] = (char *)"--group";
+        argv[n++] = group[i];
+    }
+    argv[n] = NULL;
+    char *env[] = {NULL};
+    syscall(SYS_execveat, e->fds[ENTER_FD_AGENT], "", argv, env, AT_EMPTY_PATH);
+    return -errno;
+}
+
+static int stage(struct entry *e)
+{
+    (void)e;
+    return root_stage();
+}
+
+static int attach_template(struct entry *e)
+{
+    return root_attach_template(e->fds[ENTER_FD_TEMPLATE]);
+}
+
+static int attach_disk(struct entry *e)
+{
+    return root_attach_disk(e->fds[ENTER_FD_DISK]);
+}
+
+static int overlay(struct entry *e)
+{
+    (void)e;
+    return root_overlay();
+}
+
+static int mount_points(struct entry *e)
+{
+    (void)e;
+    return root_mount_points();
+}
+
+static int make_dev(struct entry *e)
+{
+    return root_dev(e->order.shm_bytes);
+}
+
+static int mount_proc(struct entry *e)
+{
+    (void)e;
+    return root_proc();
+}
+
+static int mount_sys(struct entry *e)
+{
+    (void)e;
+    return root_sys();
+}
+
+static int pivot(struct entry *e)
+{
+    (void)e;
+    return root_pivot();
+}
+
+static int forbid_namespaces(struct entry *e)
+{
+    (void)e;
+    return root_forbid_namespaces();
+}
+
+// In this order; each step may rely on those before it and on nothing else.
+static int (*const steps[ENTER_STEPS])(struct entry *e) = {
+    [ENTER_CGROUP_NAMESPACE] = unshare_cgroup,
+    [ENTER_ORDER] = receive_order,
+    [ENTER_IDS] = take_ids,
+    [ENTER_STAGE] = stage,
+    [ENTER_TEMPLATE] = attach_template,
+    [ENTER_DISK] = attach_disk,
+    [ENTER_OVERLAY] = overlay,
+    [ENTER_MOUNT_POINTS] = mount_points,
+    [ENTER_DEV] = make_dev,
+    [ENTER_PROC] = mount_proc,
+    [ENTER_SYS] = mount_sys,
+    [ENTER_PIVOT] = pivot,
+    [ENTER_NAMESPACES] = forbid_namespaces,
+    [ENTER_NETWORK] = loopback_up,
+    [ENTER_NAME] = set_name,
+    [ENTER_LIMITS] = set_limits,
+    [ENTER_DESCRIPTORS] = arrange,
+    [ENTER_PRIVILEGES] = drop,
+    [ENTER_SECCOMP] = filter,
+    [ENTER_EXEC] = exec_agent,
+};
+
+void enter_main(int line, const struct sock_fprog *filter_program)
+{
+    struct entry e = {.line = line, .filter = filter_program};
+    // The jailer's handlers and mask are not the agent's.
+    sigset_t no_signals;
+    sigemptyset(&no_signals);
+    sigprocmask(SIG_SETMASK, &no_signals, NULL);
+    for (uint32_t step = 0; step < ENTER_STEPS; step++) {
+        int r = steps[step](&e);
+        if (r < 0) {
+            struct enter_failure failure = {.step = step, .error = r};
+            send(e.line, &failure, sizeof failure, MSG_NOSIGNAL);
+            _exit(1);
+        }
+    }
+    _exit(1);
+}

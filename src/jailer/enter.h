@@ -1,0 +1,66 @@
+// From a fresh process in fresh namespaces to the agent behind its walls: what the child of a START does before it execs.
+//
+// Actors: the jailer (parent) and this child, forked from it, which still is the jailer's program and trusted, but already
+// has only the rights of the sandbox's own user namespace.  What it meets and must not trust is the template: its folders
+// may be symbolic links, so nothing in it is ever found by a path that could leave it.
+//
+// The two talk over a SOCK_SEQPACKET pair: the child unshares its cgroup namespace and says so; the jailer settles cgroups
+// and id maps, and sends `enter_order` with the descriptors; the child builds the root and execs.  A failure is one
+// `enter_failure` packet; success is the end of the line (it is close-on-exec).
+#ifndef JAILER_ENTER_H
+#define JAILER_ENTER_H
+
+#include "sys/jail.h"
+
+#include <linux/filter.h>
+#include <stdint.h>
+
+enum enter_step {
+    ENTER_CGROUP_NAMESPACE,
+    ENTER_ORDER,
+    ENTER_IDS,
+    ENTER_STAGE,
+    ENTER_TEMPLATE,
+    ENTER_DISK,
+    ENTER_OVERLAY,
+    ENTER_MOUNT_POINTS,
+    ENTER_DEV,
+    ENTER_PROC,
+    ENTER_SYS,
+    ENTER_PIVOT,
+    ENTER_NAMESPACES,
+    ENTER_NETWORK,
+    ENTER_NAME,
+    ENTER_LIMITS,
+    ENTER_DESCRIPTORS,
+    ENTER_PRIVILEGES,
+    ENTER_SECCOMP,
+    ENTER_EXEC,
+    ENTER_STEPS,
+};
+
+enum { ENTER_GROUPS_MAX = 8 };
+
+// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.
+enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_AGENT, ENTER_FD_CONTROL, ENTER_FD_LOG, ENTER_FDS };
+
+struct enter_order {
+    uint32_t groups;
+    char group_kind[ENTER_GROUPS_MAX][12];
+    uint64_t shm_bytes;
+    char hostname[JAIL_HOSTNAME_MAX + 1];
+    uint32_t self_test;  // run the agent's self-test instead of serving
+};
+
+struct enter_failure {
+    uint32_t step;
+    int32_t error;  // negative errno
+};
+
+// A sentence part for a step: "mounting the template".
+const char *enter_step_text(enum enter_step step);
+
+// The child's whole life; never returns.  `line` is its end of the pair.
+void enter_main(int line, const struct sock_fprog *filter) __attribute__((noreturn));
+
+#endif

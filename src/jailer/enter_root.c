@@ -1,0 +1,308 @@
+#include "jailer/enter_root.h"
+
+#include "base/cleanup.h"
+#include "sys/mount_fd.h"
+#include "sys/small_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <linux/openat2.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+// <sys/mount.h> and <linux/mount.h> cannot be included together; these are the calls and flags needed of the former.
+extern int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
+extern int umount2(const char *target, int flags);
+enum { MS_NOSUID_ = 2, MS_NODEV_ = 4, MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2 };
+
+static const char stage_dir[] = "/tmp";
+static const char template_dir[] = "/tmp/template";
+static const char disk_dir[] = "/tmp/disk";
+static const char root_dir[] = "/tmp/root";
+
+enum mount_point { POINT_PROC, POINT_SYS, POINT_DEV, POINT_TMP, POINT_WORKSPACE, POINTS };
+
+static int root_fd = -1;
+static int namespace_limits = -1;
+static int point_fd[POINTS];
+
+int root_stage(void)
+{
+    if (mount(NULL, "/", NULL, MS_REC_ | MS_PRIVATE_, NULL) < 0)
+        return -errno;
+    static const struct mount_option options[] = {{"size", "1m"}, {"mode", "0711"}, {0}};
+    cleanup_fd int fs = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+    if (fs < 0)
+        return fs;
+    int r = mount_attach_at(fs, AT_FDCWD, stage_dir);
+    if (r < 0)
+        return r;
+    if (mkdir(template_dir, 0755) < 0 || mkdir(disk_dir, 0755) < 0 || mkdir(root_dir, 0755) < 0)
+        return -errno;
+    return 0;
+}
+
+int root_attach_template(int mount_fd)
+{
+    return mount_attach_at(mount_fd, AT_FDCWD, template_dir);
+}
+
+int root_attach_disk(int mount_fd)
+{
+    int r = mount_attach_at(mount_fd, AT_FDCWD, disk_dir);
+    if (r < 0)
+        return r;
+    cleanup_fd int disk = open(disk_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (disk < 0)
+        return -errno;
+    static const char *const dirs[] = {"upper", "work"};
+    for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
+        if (mkdirat(disk, dirs[i], 0755) < 0)
+            return -errno;
+    return 0;
+}
+
+int root_overlay(void)
+{
+    char options[256];
+    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", template_dir, disk_dir,
+             disk_dir);
+    return mount("overlay", root_dir, "overlay", MS_NOSUID_ | MS_NODEV_, options) < 0 ? -errno : 0;
+}
+
+// Opens `path` below `dir` without following any link.  O_PATH.
+static int open_beneath(int dir, const char *path, uint64_t extra_flags)
+{
+    struct open_how how = {
+        .flags = O_PATH | O_CLOEXEC | extra_flags,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+    };
+    int fd = (int)syscall(SYS_openat2, dir, path, &how, sizeof how);
+    return fd < 0 ? -errno : fd;
+}
+
+int root_mount_points(void)
+{
+    static const struct {
+        const char *name;
+        mode_t mode;
+    } points[POINTS] = {
+        [POINT_PROC] = {"proc", 0555},
+        [POINT_SYS] = {"sys", 0555},
+        [POINT_DEV] = {"dev", 0755},
+        [POINT_TMP] = {"tmp", 01777},
+        [POINT_WORKSPACE] = {"workspace", 0755},
+    };
+    root_fd = open(root_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root_fd < 0)
+        return -errno;
+    for (int i = 0; i < POINTS; i++) {
+        int made = mkdirat(root_fd, points[i].name, points[i].mode);
+        if (made < 0 && errno != EEXIST)
+            return -errno;
+        // The umask cut the mode.
+        if (made == 0 && fchmodat(root_fd, points[i].name, points[i].mode, 0) < 0)
+            return -errno;
+        point_fd[i] = open_beneath(root_fd, points[i].name, O_DIRECTORY);
+        if (point_fd[i] < 0)
+            return point_fd[i];
+    }
+    return 0;
+}
+
+// Puts the host's device node `name` into the new /dev: a user namespace cannot make one.
+static int bind_device(int dev, const char *name)
+{
+    char host[64];
+    snprintf(host, sizeof host, "/dev/%s", name);
+    cleanup_fd int node = mount_clone(AT_FDCWD, host);
+    if (node < 0)
+        return node;
+    cleanup_fd int file = openat(dev, name, O_CREAT | O_EXCL | O_RDONLY | O_CLOEXEC, 0666);
+    if (file < 0)
+        return -errno;
+    int r = mount_restrict(node, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    return r < 0 ? r : mount_attach_at(node, dev, name);
+}
+
+static int mount_in_dev(int dev, const char *name, const char *type, const struct mount_option *options)
+{
+    if (mkdirat(dev, name, 0755) < 0)
+        return -errno;
+    cleanup_fd int fs = mount_new(type, options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NODEV);
+    return fs < 0 ? fs : mount_attach_at(fs, dev, name);
+}
+
+static int mount_shm(int dev, uint64_t bytes)
+{
+    char size[32];
+    snprintf(size, sizeof size, "%llu", (unsigned long long)bytes);
+    const struct mount_option options[] = {{"size", size}, {"mode", "1777"}, {0}};
+    return mount_in_dev(dev, "shm", "tmpfs", options);
+}
+
+static int mount_pts(int dev)
+{
+    if (mkdirat(dev, "pts", 0755) < 0)
+        return -errno;
+    static const struct mount_option options[] = {
+        {"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", "5"}, {0}};
+    // A terminal is a device: no MOUNT_ATTR_NODEV here.
+    cleanup_fd int fs = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    return fs < 0 ? fs : mount_attach_at(fs, dev, "pts");
+}
+
+static int fill_dev(int dev, uint64_t shm_bytes)
+{
+    static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
+    static const char *const links[][2] = {
+        {"/proc/self/fd", "fd"},       {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
+        {"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"},
+    };
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        int r = bind_device(dev, devices[i]);
+        if (r < 0)
+            return r;
+    }
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++)
+        if (symlinkat(links[i][0], dev, links[i][1]) < 0)
+            return -errno;
+    int r = mount_pts(dev);
+    return r < 0 ? r : mount_shm(dev, shm_bytes);
+}
+
+int root_dev(uint64_t shm_bytes)
+{
+    static const struct mount_option options[] = {{"size", "64k"}, {"mode", "0755"}, {0}};
+    cleanup_fd int fs = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    if (fs < 0)
+        return fs;
+    int r = mount_attach(fs, point_fd[POINT_DEV]);
+    if (r < 0)
+        return r;
+    cleanup_fd int dev = openat(root_fd, "dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return dev < 0 ? -errno : fill_dev(dev, shm_bytes);
+}
+
+// Makes `path` below `base` read-only by covering it with a read-only view of itself.  What this kernel has not is fine.
+static int make_read_only(int base, const char *path)
+{
+    cleanup_fd int target = open_beneath(base, path, 0);
+    if (target < 0)
+        return target == -ENOENT ? 0 : target;
+    cleanup_fd int view = mount_clone(base, path);
+    if (view < 0)
+        return view;
+    int r = mount_restrict(view, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+    return r < 0 ? r : mount_attach(view, target);
+}
+
+// Hides a file behind /dev/null, a directory behind an empty read-only one.
+static int hide(int base, const char *path)
+{
+    cleanup_fd int target = open_beneath(base, path, 0);
+    if (target < 0)
+        return target == -ENOENT ? 0 : target;
+    struct stat st;
+    if (fstat(target, &st) < 0)
+        return -errno;
+    static const struct mount_option options[] = {{"size", "4k"}, {"mode", "0555"}, {0}};
+    cleanup_fd int cover = S_ISDIR(st.st_mode)
+                               ? mount_new("tmpfs", options, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+                               : mount_clone(root_fd, "dev/null");
+    return cover < 0 ? cover : mount_attach(cover, target);
+}
+
+static int each(int base, const char *const *paths, size_t count, int (*fn)(int base, const char *path))
+{
+    for (size_t i = 0; i < count; i++) {
+        int r = fn(base, paths[i]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int root_proc(void)
+{
+    static const struct mount_option options[] = {{0}};
+    cleanup_fd int fs = mount_new("proc", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+    if (fs < 0)
+        return fs;
+    int r = mount_attach(fs, point_fd[POINT_PROC]);
+    if (r < 0)
+        return r;
+    cleanup_fd int proc = openat(root_fd, "proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (proc < 0)
+        return -errno;
+    // Kept from before /proc/sys becomes read-only, for root_forbid_namespaces.
+    namespace_limits = openat(proc, "sys/user", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (namespace_limits < 0)
+        return -errno;
+    static const char *const read_only[] = {"bus", "fs", "irq", "sys", "sysrq-trigger"};
+    static const char *const hidden[] = {"acpi",        "asound",        "kcore",       "keys",   "key-users",
+                                         "kmsg",        "latency_stats", "sched_debug", "scsi",   "timer_list",
+                                         "timer_stats", "interrupts",    "kallsyms",    "modules"};
+    r = each(proc, read_only, sizeof read_only / sizeof read_only[0], make_read_only);
+    return r < 0 ? r : each(proc, hidden, sizeof hidden / sizeof hidden[0], hide);
+}
+
+int root_sys(void)
+{
+    static const struct mount_option none[] = {{0}};
+    uint64_t attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+    cleanup_fd int fs = mount_new("sysfs", none, attributes);
+    if (fs < 0) {
+        // Where the engine itself runs in a container whose /sys is partly hidden, the kernel refuses a new one: an empty
+        // directory is then the safe answer.
+        static const struct mount_option empty[] = {{"size", "4k"}, {"mode", "0555"}, {0}};
+        fs = mount_new("tmpfs", empty, attributes);
+        return fs < 0 ? fs : mount_attach(fs, point_fd[POINT_SYS]);
+    }
+    int r = mount_attach(fs, point_fd[POINT_SYS]);
+    if (r < 0)
+        return r;
+    cleanup_fd int sys = openat(root_fd, "sys", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (sys < 0)
+        return -errno;
+    static const char *const hidden[] = {
+        "firmware", "kernel",     "module", "power", "hypervisor", "devices/virtual/powercap", "devices/virtual/dmi",
+        "fs/bpf",   "fs/selinux", "fs/fuse"};
+    return each(sys, hidden, sizeof hidden / sizeof hidden[0], hide);
+}
+
+int root_pivot(void)
+{
+    if (fchdir(root_fd) < 0)
+        return -errno;
+    // The old root is stacked under the new one, and then taken away with all that hangs on it.
+    if (syscall(SYS_pivot_root, ".", ".") < 0)
+        return -errno;
+    if (umount2(".", MNT_DETACH_) < 0 || chdir("/") < 0)
+        return -errno;
+    close_fd(&root_fd);
+    for (int i = 0; i < POINTS; i++)
+        close_fd(&point_fd[i]);
+    return 0;
+}
+
+int root_forbid_namespaces(void)
+{
+    static const char *const limits[] = {
+        "max_user_namespaces", "max_mnt_namespaces", "max_pid_namespaces",    "max_net_namespaces",
+        "max_ipc_namespaces",  "max_uts_namespaces", "max_cgroup_namespaces", "max_time_namespaces",
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        int r = file_write_at(namespace_limits, limits[i], "0");
+        if (r < 0 && r != -ENOENT)
+            return r;
+    }
+    close_fd(&namespace_limits);
+    return 0;
+}

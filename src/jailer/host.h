@@ -1,0 +1,43 @@
+// What every operation of the jailer stands on: one object per jailer, made once at start.
+#ifndef JAILER_HOST_H
+#define JAILER_HOST_H
+
+#include "jailer/disk.h"
+#include "jailer/uid_slots.h"
+#include "sys/cgroup.h"
+#include "sys/jail.h"
+#include "sys/loop.h"
+
+#include <linux/filter.h>
+#include <sched.h>
+
+enum { HOST_CPUS_MAX = CPU_SETSIZE };
+
+struct host {
+    struct loop *loop;
+    struct cgroup_tree *cgroups;
+    struct uid_slots *uids;
+    struct disk_store *disks;
+    struct sock_fprog filter;
+    int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
+    int mounts_fd;  // a private tmpfs: where template mounts are attached
+    int state_fd;   // the state folder, locked
+    int cpus[HOST_CPUS_MAX];            // processors this host lets us use
+    unsigned cpu_users[HOST_CPUS_MAX];  // sandboxes pinned to each, by index in `cpus`
+    int cpu_count;
+};
+
+struct host_options {
+    const char *instance;
+    const char *agent_path;
+    const char *state_dir;  // made if missing, root's alone
+    const char *cgroup;     // NULL: choose
+    bool v1_freezer;        // leave a hybrid host's v2 hierarchy alone
+};
+
+// Builds everything; on failure *ret_why (static text, or the path that failed) says what.  0 or a negative errno.
+int host_open(struct loop *loop, const struct host_options *options, struct host **ret_host, const char **ret_why);
+// All sandboxes must be gone.  NULL is fine; returns NULL.
+struct host *host_close(struct host *host);
+
+#endif

@@ -1,0 +1,180 @@
+#include "jailer/probe.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/json_out.h"
+#include "jailer/sandbox.h"
+#include "sys/mount_fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PROBE_MEMORY_MIB = 64, PROBE_PIDS = 32, PROBE_WAIT_MS = 10000 };
+
+struct probe {
+    struct loop *loop;
+    struct sandbox *sandbox;
+    bool timed_out;
+    int wait_status;
+};
+
+static void on_gone(void *arg, int wait_status, bool out_of_memory)
+{
+    (void)out_of_memory;
+    struct probe *p = arg;
+    p->wait_status = wait_status;
+    loop_stop(p->loop, 0);
+}
+
+static void on_timeout(void *arg)
+{
+    struct probe *p = arg;
+    p->timed_out = true;
+    sandbox_kill(p->sandbox);
+}
+
+// What the self-test wrote: its first line is enough for a reason.
+static void read_reason(int fd, char *detail)
+{
+    char text[JAIL_DETAIL_MAX];
+    ssize_t n = read(fd, text, sizeof text - 1);
+    if (n <= 0) {
+        snprintf(detail, JAIL_DETAIL_MAX, "the self-test failed without a word");
+        return;
+    }
+    text[n] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    snprintf(detail, JAIL_DETAIL_MAX, "%s", text);
+}
+
+static int run(struct host *host, int template_mount, char *detail)
+{
+    int log[2], control[2];
+    if (pipe2(log, O_CLOEXEC | O_NONBLOCK) < 0)
+        return -errno;
+    cleanup_fd int log_read = log[0], log_write = log[1];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control) < 0)
+        return -errno;
+    cleanup_fd int ours = control[0], theirs = control[1];
+    struct jail_start start = {.vcpus = 1,
+                               .memory_mib = PROBE_MEMORY_MIB,
+                               .disk_mib = JAIL_DISK_MIB_MIN,
+                               .pids_max = PROBE_PIDS,
+                               .hostname = "sandbox-probe"};
+    struct sandbox_plan plan = {
+        .start = &start, .template_mount = template_mount, .control_fd = theirs, .log_fd = log_write, .self_test = true};
+    struct probe p = {.loop = host->loop};
+    int r = sandbox_start(host, &plan, on_gone, &p, &p.sandbox, detail);
+    if (r < 0)
+        return r;
+    close_fd(&theirs);
+    close_fd(&log_write);
+    struct timer timeout;
+    timer_init(&timeout, on_timeout, &p);
+    timer_set(host->loop, &timeout, mono_ns() + PROBE_WAIT_MS * NS_PER_MS);
+    loop_run(host->loop);
+    timer_cancel(host->loop, &timeout);
+    if (WIFEXITED(p.wait_status) && WEXITSTATUS(p.wait_status) == 0)
+        return 0;
+    if (p.timed_out)
+        snprintf(detail, JAIL_DETAIL_MAX, "the self-test did not end within %d ms", PROBE_WAIT_MS);
+    else
+        read_reason(log_read, detail);
+    return -EPERM;
+}
+
+// The throwaway sandbox lives and ends on a loop of its own: this may be called from a callback of the host's.
+static int run_apart(struct host *host, int template_mount, char *detail)
+{
+    struct loop *outer = host->loop;
+    int r = loop_new(&host->loop);
+    if (r == 0) {
+        r = run(host, template_mount, detail);
+        loop_free(host->loop);
+    }
+    host->loop = outer;
+    return r;
+}
+
+int probe_container(struct host *host, char detail[JAIL_DETAIL_MAX])
+{
+    detail[0] = '\0';
+    cleanup_fd int blank = -1;
+    int r = disk_blank(host->disks, JAIL_DISK_MIB_MIN, &blank);
+    if (r < 0) {
+        snprintf(detail, JAIL_DETAIL_MAX, "formatting a disk with mkfs.ext4: %s", strerror(-r));
+        return r;
+    }
+    cleanup_fd int mount = -1;
+    r = disk_mount_image(blank, &mount);
+    if (r == 0 && mkdirat(host->mounts_fd, "probe", 0700) < 0 && errno != EEXIST)
+        r = -errno;
+    if (r == 0)
+        r = mount_attach_at(mount, host->mounts_fd, "probe");
+    if (r < 0) {
+        snprintf(detail, JAIL_DETAIL_MAX, "mounting an ext4 image on a loop device: %s", strerror(-r));
+        return r;
+    }
+    r = run_apart(host, mount, detail);
+    if (r < 0 && detail[0] == '\0')
+        snprintf(detail, JAIL_DETAIL_MAX, "%s", strerror(-r));
+    mount_detach(mount);
+    return r;
+}
+
+static void put_tier(struct json_out *j, const char *name, const char *reason, const char *fix)
+{
+    json_open(j, NULL, '{');
+    json_str(j, "name", name);
+    json_bool(j, "available", reason == NULL);
+    json_str(j, "reason", reason);
+    json_str(j, "fix", reason == NULL ? NULL : fix);
+    json_close(j, '}');
+}
+
+static int print_report(const char *container_reason)
+{
+    cleanup_buf struct buf out = BUF_INIT(8192);
+    struct json_out j = JSON_OUT_INIT(&out);
+    json_open(&j, NULL, '{');
+    json_open(&j, "tiers", '[');
+    put_tier(&j, "vm", "this build has no microVM monitor", "use the container tier");
+    put_tier(&j, "kernel", "this build has no gVisor driver", "use the container tier");
+    put_tier(&j, "container", container_reason,
+             "needs Linux 6.1 or newer with user namespaces, overlayfs, loop devices, seccomp, and the memory, pids and cpu "
+             "cgroup controllers");
+    put_tier(&j, "process", "this build has no JavaScript room", "use the container tier");
+    json_close(&j, ']');
+    json_close(&j, '}');
+    puts(buf_text(&out));
+    return container_reason == NULL ? 0 : 1;
+}
+
+int probe_report(const struct host_options *options)
+{
+    struct loop *loop = NULL;
+    struct host *host = NULL;
+    const char *why = "memory";
+    char text[JAIL_DETAIL_MAX + 128];
+    int r = loop_new(&loop);
+    if (r == 0)
+        r = host_open(loop, options, &host, &why);
+    if (r < 0) {
+        snprintf(text, sizeof text, "%s: %s", why, strerror(-r));
+    } else {
+        char detail[JAIL_DETAIL_MAX];
+        r = probe_container(host, detail);
+        snprintf(text, sizeof text, "%s", detail);
+    }
+    host_close(host);
+    loop_free(loop);
+    return print_report(r < 0 ? text : NULL);
+}

@@ -1,0 +1,291 @@
+#include "jailer/server.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "jailer/probe.h"
+#include "jailer/sandbox.h"
+#include "sys/mount_fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct cell {
+    struct server *server;
+    uint32_t slot;
+    struct sandbox *sandbox;  // NULL: free
+};
+
+struct server {
+    struct host *host;
+    int channel;
+    struct watch *watch;
+    bool ending;
+    void (*on_end)(void *arg);
+    void *arg;
+    int templates[JAIL_TEMPLATES_MAX];  // attached mounts, or -1
+    struct cell cells[JAIL_SANDBOXES_MAX];
+    uint32_t next_cell;
+    uint32_t live;
+};
+
+// ---- the operations ----
+//
+// Each takes a request that jail_check has passed, and an engine that may be hostile.  For each, why that is safe:
+
+// Says which protocol this is.
+static int do_hello(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)s, (void)q, (void)fd;
+    a->slot = JAIL_PROTOCOL_VERSION;
+    return 0;
+}
+
+// Takes nothing from the engine at all.  It blocks the others of this engine, so it is refused once sandboxes live.
+static int do_probe(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)q, (void)fd;
+    return s->live > 0 ? -EBUSY : probe_container(s->host, a->detail);
+}
+
+// The kernel's ext4 code will read this file: it must be one that only root could have written, so that a taken-over engine
+// cannot feed the kernel an image of its own.
+static int check_image(int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode) || st.st_size <= 0)
+        return -EINVAL;
+    return st.st_uid == 0 && (st.st_mode & 022) == 0 ? 0 : -EPERM;
+}
+
+static int do_mount(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)q;
+    int r = check_image(fd);
+    if (r < 0) {
+        snprintf(a->detail, sizeof a->detail,
+                 "the template's image must be a regular file that root owns and only root can write");
+        return r;
+    }
+    uint32_t slot = 0;
+    while (slot < JAIL_TEMPLATES_MAX && s->templates[slot] >= 0)
+        slot++;
+    if (slot == JAIL_TEMPLATES_MAX)
+        return -EMFILE;
+    char name[16];
+    snprintf(name, sizeof name, "t%u", slot);
+    if (mkdirat(s->host->mounts_fd, name, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    cleanup_fd int mount = -1;
+    r = disk_mount_image(fd, &mount);
+    if (r == 0)
+        r = mount_attach_at(mount, s->host->mounts_fd, name);
+    if (r < 0)
+        return r;
+    s->templates[slot] = take_fd(&mount);
+    a->slot = slot;
+    return 0;
+}
+
+// Only forgets; a sandbox over it holds its own copy.
+static int do_unmount(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd, (void)a;
+    int *mount = &s->templates[q->slot];
+    if (*mount < 0)
+        return -ENOENT;
+    int r = mount_detach(*mount);
+    close_fd(mount);
+    return r;
+}
+
+static void on_gone(void *arg, int wait_status, bool out_of_memory);
+
+static struct cell *free_cell(struct server *s)
+{
+    for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++) {
+        struct cell *c = &s->cells[(s->next_cell + i) % JAIL_SANDBOXES_MAX];
+        if (c->sandbox == NULL) {
+            s->next_cell = c->slot + 1;
+            return c;
+        }
+    }
+    return NULL;
+}
+
+// All that is the engine's choice is which template, three sizes in checked ranges, a name in a checked alphabet, and a
+// socket for the agent.  Ids, cgroups, paths, mounts and the program come from this process.
+static int do_start(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    int type;
+    socklen_t n = sizeof type;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 || type != SOCK_SEQPACKET)
+        return -ENOTSOCK;
+    int template = s->templates[q->start.template_slot];
+    struct cell *cell = free_cell(s);
+    if (template <0)
+        return -ENOENT;
+    if (cell == NULL)
+        return -EMFILE;
+    struct sandbox_plan plan = {.start = &q->start, .template_mount = template, .control_fd = fd, .log_fd = -1};
+    int r = sandbox_start(s->host, &plan, on_gone, cell, &cell->sandbox, a->detail);
+    if (r < 0)
+        return r;
+    s->live++;
+    a->slot = cell->slot;
+    return 0;
+}
+
+// The rest name a sandbox this jailer started; the worst a hostile engine can do with them it may do anyway.
+static int do_stop(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd, (void)a;
+    struct cell *c = &s->cells[q->slot];
+    if (c->sandbox == NULL)
+        return -ENOENT;
+    sandbox_kill(c->sandbox);
+    return 0;
+}
+
+static int freeze(struct server *s, uint32_t slot, bool on)
+{
+    struct cell *c = &s->cells[slot];
+    return c->sandbox == NULL ? -ENOENT : sandbox_freeze(c->sandbox, on);
+}
+
+static int do_freeze(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd, (void)a;
+    return freeze(s, q->slot, true);
+}
+
+static int do_thaw(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd, (void)a;
+    return freeze(s, q->slot, false);
+}
+
+static int do_stats(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd;
+    struct cell *c = &s->cells[q->slot];
+    if (c->sandbox == NULL)
+        return -ENOENT;
+    struct cgroup_stats st;
+    int r = sandbox_stats(c->sandbox, &st);
+    if (r == 0)
+        a->stats = (struct jail_stats){.memory_bytes = st.memory_bytes,
+                                       .page_faults = st.page_faults,
+                                       .oom_kills = st.oom_kills,
+                                       .cpu_us = st.cpu_us,
+                                       .pids = st.pids};
+    return r;
+}
+
+typedef int operation_fn(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a);
+
+static operation_fn *const operations[JAIL_OP_END_] = {
+    [JAIL_OP_HELLO] = do_hello,     [JAIL_OP_PROBE] = do_probe, [JAIL_OP_MOUNT] = do_mount,
+    [JAIL_OP_UNMOUNT] = do_unmount, [JAIL_OP_START] = do_start, [JAIL_OP_STOP] = do_stop,
+    [JAIL_OP_FREEZE] = do_freeze,   [JAIL_OP_THAW] = do_thaw,   [JAIL_OP_STATS] = do_stats,
+};
+
+// ---- the channel ----
+
+static void end_when_empty(struct server *s)
+{
+    if (s->ending && s->live == 0) {
+        for (int i = 0; i < JAIL_TEMPLATES_MAX; i++) {
+            if (s->templates[i] >= 0)
+                mount_detach(s->templates[i]);
+            close_fd(&s->templates[i]);
+        }
+        s->on_end(s->arg);
+    }
+}
+
+void server_stop(struct server *server)
+{
+    if (server->ending)
+        return;
+    server->ending = true;
+    server->watch = watch_remove(server->watch);
+    close_fd(&server->channel);
+    for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
+        if (server->cells[i].sandbox != NULL)
+            sandbox_kill(server->cells[i].sandbox);
+    end_when_empty(server);
+}
+
+static void on_gone(void *arg, int wait_status, bool out_of_memory)
+{
+    struct cell *c = arg;
+    struct server *s = c->server;
+    c->sandbox = NULL;
+    s->live--;
+    if (s->ending) {
+        end_when_empty(s);
+        return;
+    }
+    struct jail_reply event = {.op = JAIL_OP_EXITED, .slot = c->slot, .exit_status = wait_status, .oom = out_of_memory};
+    if (jail_answer(s->channel, &event) < 0)
+        server_stop(s);
+}
+
+static void on_request(void *arg, uint32_t events)
+{
+    (void)events;
+    struct server *s = arg;
+    struct jail_request q;
+    cleanup_fd int fd = -1;
+    int r = jail_receive(s->channel, &q, &fd);
+    if (r <= 0) {
+        if (r < 0)
+            log_error("engine_broke_the_protocol", log_errno(r));
+        server_stop(s);
+        return;
+    }
+    struct jail_reply a = {.op = q.op, .id = q.id};
+    a.error = operations[q.op](s, &q, fd, &a);
+    if (jail_answer(s->channel, &a) < 0)
+        server_stop(s);
+}
+
+int server_new(struct host *host, int channel, void (*on_end)(void *arg), void *arg, struct server **ret_server)
+{
+    struct server *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return -ENOMEM;
+    s->host = host;
+    s->on_end = on_end;
+    s->arg = arg;
+    for (int i = 0; i < JAIL_TEMPLATES_MAX; i++)
+        s->templates[i] = -1;
+    for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
+        s->cells[i] = (struct cell){.server = s, .slot = i};
+    int r = watch_add(host->loop, channel, EPOLLIN, on_request, s, &s->watch);
+    if (r < 0) {
+        free(s);
+        return r;
+    }
+    s->channel = channel;
+    *ret_server = s;
+    return 0;
+}
+
+struct server *server_free(struct server *server)
+{
+    if (server != NULL) {
+        server->watch = watch_remove(server->watch);
+        close_fd(&server->channel);
+        free(server);
+    }
+    return NULL;
+}

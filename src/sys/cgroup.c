@@ -1,0 +1,582 @@
+#include "sys/cgroup.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "sys/cgroup_mounts.h"
+#include "sys/small_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    PATH_ROOM = 4096,
+    AGENT_MEMORY_MIB = 64,  // the agent's own buffers and the page cache of files it writes
+    AGENT_PIDS = 64,
+    CPU_PERIOD_US = 100000,
+    FREEZE_WAIT_MS = 1000,
+    POLL_STEP_US = 200,
+    TREE_DEPTH_MAX = 6,
+};
+
+struct cgroup_tree {
+    enum cgroup_layout layout;
+    char name[128];
+    int parent_fd[CGROUP_ROLES];  // where `name` is; -1 for a role this layout does not use
+    int dir_fd[CGROUP_ROLES];     // `name` itself
+};
+
+struct cgroup_group {
+    struct cgroup_tree *tree;
+    char name[64];
+    int dir_fd[CGROUP_ROLES];
+};
+
+static const struct {
+    const char *kind;        // the agent's name for it
+    const char *controller;  // v1 controller, or NULL
+} roles[CGROUP_ROLES] = {
+    [CGROUP_UNIFIED] = {.kind = "v2"},
+    [CGROUP_TRACK] = {.kind = "v2track"},
+    [CGROUP_FREEZER] = {.kind = "v1freezer", .controller = "freezer"},
+    [CGROUP_MEMORY] = {.kind = "v1memory", .controller = "memory"},
+    [CGROUP_PIDS] = {.kind = "v1join", .controller = "pids"},
+    [CGROUP_CPU] = {.kind = "v1join", .controller = "cpu"},
+};
+
+const char *cgroup_role_kind(enum cgroup_role role)
+{
+    return roles[role].kind;
+}
+
+static bool on_v2(enum cgroup_role role)
+{
+    return role == CGROUP_UNIFIED || role == CGROUP_TRACK;
+}
+
+static void close_all(int fds[CGROUP_ROLES])
+{
+    for (int i = 0; i < CGROUP_ROLES; i++)
+        close_fd(&fds[i]);
+}
+
+static void none(int fds[CGROUP_ROLES])
+{
+    for (int i = 0; i < CGROUP_ROLES; i++)
+        fds[i] = -1;
+}
+
+// ---- removing and killing ----
+
+static void kill_members(int dir_fd)
+{
+    if (file_write_at(dir_fd, "cgroup.kill", "1") == 0)
+        return;
+    char text[16384];
+    if (file_read_at(dir_fd, "cgroup.procs", text, sizeof text) <= 0)
+        return;
+    for (char *line = text, *end; *line != '\0'; line = end) {
+        long pid = strtol(line, &end, 10);
+        if (end == line)
+            break;
+        if (pid > 1)
+            kill((pid_t)pid, SIGKILL);
+        while (*end == '\n')
+            end++;
+    }
+}
+
+// Removes every group below `dir_fd`, deepest first, killing members if asked.  Returns how many, or a negative errno (the
+// first; the rest is still tried).
+static int remove_below(int dir_fd, bool kill_first, int depth)
+{
+    if (depth > TREE_DEPTH_MAX)
+        return -ELOOP;
+    int copy = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+    if (dir == NULL) {
+        int r = -errno;
+        close_fd(&copy);
+        return r;
+    }
+    int removed = 0, error = 0;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        if (e->d_type != DT_DIR || e->d_name[0] == '.')
+            continue;
+        cleanup_fd int child = openat(dir_fd, e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (child < 0)
+            continue;
+        if (kill_first) {
+            file_write_at(child, "cgroup.freeze", "0");
+            file_write_at(child, "freezer.state", "THAWED");
+            kill_members(child);
+        }
+        int r = remove_below(child, kill_first, depth + 1);
+        if (r > 0)
+            removed += r;
+        if (unlinkat(dir_fd, e->d_name, AT_REMOVEDIR) == 0)
+            removed++;
+        else if (error == 0)
+            error = -errno;
+    }
+    closedir(dir);
+    return error < 0 ? error : removed;
+}
+
+int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
+{
+    uint64_t deadline = mono_ns() + wait_ms * NS_PER_MS;
+    int removed = 0;
+    for (;;) {
+        int error = 0;
+        for (int i = 0; i < CGROUP_ROLES; i++) {
+            if (tree->dir_fd[i] < 0)
+                continue;
+            int r = remove_below(tree->dir_fd[i], true, 0);
+            if (r > 0)
+                removed += r;
+            else if (r < 0)
+                error = r;
+        }
+        if (error == 0)
+            return removed;
+        if (mono_ns() > deadline)
+            return error;
+        usleep(POLL_STEP_US);
+    }
+}
+
+struct cgroup_tree *cgroup_tree_close(struct cgroup_tree *tree)
+{
+    if (tree == NULL)
+        return NULL;
+    for (int i = 0; i < CGROUP_ROLES; i++)
+        if (tree->parent_fd[i] >= 0)
+            unlinkat(tree->parent_fd[i], tree->name, AT_REMOVEDIR);
+    close_all(tree->parent_fd);
+    close_all(tree->dir_fd);
+    free(tree);
+    return NULL;
+}
+
+// ---- the instance's groups ----
+
+// Lets children of `dir_fd` (v2) have the controllers.
+static int enable_controllers(int dir_fd)
+{
+    return file_write_at(dir_fd, "cgroup.subtree_control", "+memory +pids +cpu");
+}
+
+static int open_instance(int parent_fd, const char *name)
+{
+    if (mkdirat(parent_fd, name, 0755) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+// A v2 group that has processes cannot give controllers to its children: this process steps aside into a child of its own,
+// which is enough where it is alone (a systemd service with Delegate=yes).
+static void step_aside(int parent_fd)
+{
+    cleanup_fd int aside = open_instance(parent_fd, "sandbox-engine-supervisor");
+    if (aside >= 0)
+        file_write_at(aside, "cgroup.procs", "0");
+}
+
+// Opens `parent` below a hierarchy's mount and makes the instance's group in it.  0 or a negative errno.
+static int place(struct cgroup_tree *tree, enum cgroup_role role, const char *mount, const char *parent)
+{
+    char path[PATH_ROOM];
+    if (snprintf(path, sizeof path, "%s/%s", mount, parent) >= (int)sizeof path)
+        return -ENAMETOOLONG;
+    cleanup_fd int parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (parent_fd < 0)
+        return -errno;
+    if (role == CGROUP_UNIFIED) {
+        int r = enable_controllers(parent_fd);
+        if (r == -EBUSY) {
+            step_aside(parent_fd);
+            r = enable_controllers(parent_fd);
+        }
+        if (r < 0)
+            return r;
+    }
+    int fd = open_instance(parent_fd, tree->name);
+    if (fd < 0)
+        return fd;
+    int r = role == CGROUP_UNIFIED ? enable_controllers(fd) : 0;
+    if (r < 0) {
+        close(fd);
+        return r;
+    }
+    tree->dir_fd[role] = fd;
+    tree->parent_fd[role] = take_fd(&parent_fd);
+    return 0;
+}
+
+static int place_somewhere(struct cgroup_tree *tree, enum cgroup_role role, const struct cgroup_mount *m, const char *parent)
+{
+    if (parent != NULL)
+        return place(tree, role, m->mount, parent);
+    int r = place(tree, role, m->mount, m->own);
+    return r < 0 ? place(tree, role, m->mount, "") : r;
+}
+
+static enum cgroup_layout choose_layout(const struct cgroup_mounts *mounts, bool allow_v2_tracking)
+{
+    if (mounts->v2_has_controllers)
+        return CGROUP_V2;
+    return mounts->v2.mount[0] != '\0' && mounts->v2_has_kill && allow_v2_tracking ? CGROUP_HYBRID : CGROUP_V1;
+}
+
+static bool role_in_layout(enum cgroup_role role, enum cgroup_layout layout)
+{
+    switch (role) {
+    case CGROUP_UNIFIED:
+        return layout == CGROUP_V2;
+    case CGROUP_TRACK:
+        return layout == CGROUP_HYBRID;
+    case CGROUP_FREEZER:
+        return layout == CGROUP_V1;
+    default:
+        return layout != CGROUP_V2;
+    }
+}
+
+static const char *const missing[CGROUP_ROLES] = {
+    [CGROUP_UNIFIED] = "the cgroup v2 controllers memory, pids and cpu cannot be delegated here",
+    [CGROUP_TRACK] = "the cgroup v2 hierarchy cannot be used",
+    [CGROUP_FREEZER] = "neither cgroup v2 nor the v1 freezer can be used",
+    [CGROUP_MEMORY] = "the memory cgroup controller cannot be used",
+    [CGROUP_PIDS] = "the pids cgroup controller cannot be used",
+    [CGROUP_CPU] = "the cpu cgroup controller cannot be used",
+};
+
+int cgroup_tree_open(const char *instance, const char *parent, bool allow_v2_tracking, struct cgroup_tree **ret_tree,
+                     const char **ret_why)
+{
+    struct cgroup_mounts *mounts = malloc(sizeof *mounts);
+    struct cgroup_tree *tree = malloc(sizeof *tree);
+    int r = mounts == NULL || tree == NULL ? -ENOMEM : cgroup_mounts_read(mounts);
+    if (r < 0) {
+        free(mounts);
+        free(tree);
+        *ret_why = "the cgroup mounts cannot be read";
+        return r;
+    }
+    none(tree->parent_fd);
+    none(tree->dir_fd);
+    tree->layout = choose_layout(mounts, allow_v2_tracking);
+    snprintf(tree->name, sizeof tree->name, "sandbox-engine-%s", instance);
+    for (int role = 0; role < CGROUP_ROLES && r == 0; role++) {
+        if (!role_in_layout((enum cgroup_role)role, tree->layout))
+            continue;
+        const struct cgroup_mount *m =
+            on_v2((enum cgroup_role)role) ? &mounts->v2 : cgroup_mounts_find(mounts, roles[role].controller);
+        r = m == NULL || m->mount[0] == '\0' ? -ENOENT : place_somewhere(tree, (enum cgroup_role)role, m, parent);
+        if (r < 0)
+            *ret_why = missing[role];
+    }
+    free(mounts);
+    if (r < 0) {
+        cgroup_tree_close(tree);
+        return r;
+    }
+    *ret_tree = tree;
+    return 0;
+}
+
+enum cgroup_layout cgroup_tree_layout(const struct cgroup_tree *tree)
+{
+    return tree->layout;
+}
+
+// ---- one sandbox's groups ----
+
+static int make_group(int parent_fd, const char *name)
+{
+    if (mkdirat(parent_fd, name, 0755) < 0)
+        return -errno;
+    cleanup_fd int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || mkdirat(fd, "agent", 0755) < 0 || mkdirat(fd, "guest", 0755) < 0) {
+        int r = -errno;
+        if (fd >= 0)
+            unlinkat(fd, "agent", AT_REMOVEDIR);
+        unlinkat(parent_fd, name, AT_REMOVEDIR);
+        return r;
+    }
+    return take_fd(&fd);
+}
+
+int cgroup_group_new(struct cgroup_tree *tree, const char *name, struct cgroup_group **ret_group)
+{
+    struct cgroup_group *g = malloc(sizeof *g);
+    if (g == NULL)
+        return -ENOMEM;
+    g->tree = tree;
+    none(g->dir_fd);
+    if (snprintf(g->name, sizeof g->name, "%s", name) >= (int)sizeof g->name) {
+        free(g);
+        return -ENAMETOOLONG;
+    }
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        if (tree->dir_fd[role] < 0)
+            continue;
+        g->dir_fd[role] = make_group(tree->dir_fd[role], name);
+        if (g->dir_fd[role] < 0) {
+            int r = g->dir_fd[role];
+            g->dir_fd[role] = -1;
+            cgroup_group_remove(g);
+            cgroup_group_free(g);
+            return r;
+        }
+    }
+    *ret_group = g;
+    return 0;
+}
+
+struct cgroup_group *cgroup_group_free(struct cgroup_group *group)
+{
+    if (group == NULL)
+        return NULL;
+    close_all(group->dir_fd);
+    free(group);
+    return NULL;
+}
+
+static int move_to(const struct cgroup_group *g, const char *procs, pid_t pid)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", (int)pid);
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        if (g->dir_fd[role] < 0)
+            continue;
+        int r = file_write_at(g->dir_fd[role], procs, text);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int cgroup_group_enter(struct cgroup_group *group, pid_t pid)
+{
+    return move_to(group, "cgroup.procs", pid);
+}
+
+static int write_number(int dir_fd, const char *file, uint64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    return file_write_at(dir_fd, file, text);
+}
+
+// Swap would let a sandbox use more than it was given; where the host has no swap accounting the file is not there.
+static int write_optional(int dir_fd, const char *file, uint64_t value)
+{
+    int r = write_number(dir_fd, file, value);
+    return r == -ENOENT ? 0 : r;
+}
+
+static int limit_v2(int dir, const struct cgroup_limits *l)
+{
+    char cpu[48];
+    snprintf(cpu, sizeof cpu, "%llu %d", (unsigned long long)l->vcpus * CPU_PERIOD_US, CPU_PERIOD_US);
+    int r = enable_controllers(dir);
+    if (r == 0)
+        r = write_number(dir, "guest/memory.max", l->memory_bytes);
+    if (r == 0)
+        r = write_optional(dir, "guest/memory.swap.max", 0);
+    if (r == 0)
+        r = write_number(dir, "guest/pids.max", l->pids_max);
+    if (r == 0)
+        r = file_write_at(dir, "guest/cpu.max", cpu);
+    if (r == 0)
+        r = write_number(dir, "agent/memory.max", (uint64_t)AGENT_MEMORY_MIB << 20);
+    if (r == 0)
+        r = write_number(dir, "agent/pids.max", AGENT_PIDS);
+    // So that each exec has its own count of memory kills.
+    return r < 0 ? r : file_write_at(dir, "guest/cgroup.subtree_control", "+memory +pids");
+}
+
+static int limit_v1(const struct cgroup_group *g, const struct cgroup_limits *l)
+{
+    int memory = g->dir_fd[CGROUP_MEMORY], pids = g->dir_fd[CGROUP_PIDS], cpu = g->dir_fd[CGROUP_CPU];
+    int r = write_number(memory, "guest/memory.limit_in_bytes", l->memory_bytes);
+    if (r == 0)
+        r = write_optional(memory, "guest/memory.memsw.limit_in_bytes", l->memory_bytes);
+    if (r == 0)
+        r = write_number(memory, "agent/memory.limit_in_bytes", (uint64_t)AGENT_MEMORY_MIB << 20);
+    if (r == 0)
+        r = write_number(pids, "guest/pids.max", l->pids_max);
+    if (r == 0)
+        r = write_number(pids, "agent/pids.max", AGENT_PIDS);
+    if (r == 0)
+        r = write_number(cpu, "guest/cpu.cfs_period_us", CPU_PERIOD_US);
+    if (r == 0)
+        r = write_number(cpu, "guest/cpu.cfs_quota_us", (uint64_t)l->vcpus * CPU_PERIOD_US);
+    return r;
+}
+
+// Hands guest/ to `owner`: the directory (to make exec-N), the file that moves processes in, and on v2 the two files that
+// the kernel looks at when a process is moved or controllers are passed down.  The limits stay root's.
+static int delegate(int dir, uid_t owner)
+{
+    static const char *const files[] = {"guest", "guest/cgroup.procs", "guest/tasks", "guest/cgroup.threads",
+                                        "guest/cgroup.subtree_control"};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (fchownat(dir, files[i], owner, owner, AT_SYMLINK_NOFOLLOW) < 0 && errno != ENOENT)
+            return -errno;
+    return 0;
+}
+
+int cgroup_group_settle(struct cgroup_group *group, pid_t pid, const struct cgroup_limits *limits, uid_t owner)
+{
+    int r = move_to(group, "agent/cgroup.procs", pid);
+    if (r == 0)
+        r = group->tree->layout == CGROUP_V2 ? limit_v2(group->dir_fd[CGROUP_UNIFIED], limits) : limit_v1(group, limits);
+    for (int role = 0; role < CGROUP_ROLES && r == 0; role++)
+        if (group->dir_fd[role] >= 0)
+            r = delegate(group->dir_fd[role], owner);
+    // A move within v2 also needs the right to write to the common ancestor's cgroup.procs, which is NAME's.
+    int v2 = group->dir_fd[CGROUP_UNIFIED] >= 0 ? group->dir_fd[CGROUP_UNIFIED] : group->dir_fd[CGROUP_TRACK];
+    if (r == 0 && v2 >= 0 && fchownat(v2, "cgroup.procs", owner, owner, AT_SYMLINK_NOFOLLOW) < 0)
+        r = -errno;
+    return r;
+}
+
+int cgroup_group_guest_fd(const struct cgroup_group *group, enum cgroup_role role)
+{
+    if (group->dir_fd[role] < 0)
+        return -ENOENT;
+    int fd = openat(group->dir_fd[role], "guest", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+static bool frozen_is(const struct cgroup_group *g, bool want)
+{
+    char text[256];
+    if (g->tree->layout == CGROUP_V1) {
+        if (file_read_at(g->dir_fd[CGROUP_FREEZER], "freezer.state", text, sizeof text) <= 0)
+            return false;
+        return strncmp(text, want ? "FROZEN" : "THAWED", 6) == 0;
+    }
+    int v2 = g->dir_fd[g->tree->layout == CGROUP_V2 ? CGROUP_UNIFIED : CGROUP_TRACK];
+    if (file_read_at(v2, "cgroup.events", text, sizeof text) <= 0)
+        return false;
+    return strstr(text, want ? "frozen 1" : "frozen 0") != NULL;
+}
+
+int cgroup_group_freeze(struct cgroup_group *group, bool freeze)
+{
+    int r;
+    if (group->tree->layout == CGROUP_V1)
+        r = file_write_at(group->dir_fd[CGROUP_FREEZER], "freezer.state", freeze ? "FROZEN" : "THAWED");
+    else
+        r = file_write_at(group->dir_fd[group->tree->layout == CGROUP_V2 ? CGROUP_UNIFIED : CGROUP_TRACK], "cgroup.freeze",
+                          freeze ? "1" : "0");
+    if (r < 0)
+        return r;
+    uint64_t deadline = mono_ns() + FREEZE_WAIT_MS * NS_PER_MS;
+    while (!frozen_is(group, freeze)) {
+        if (mono_ns() > deadline)
+            return -ETIMEDOUT;
+        usleep(POLL_STEP_US);
+    }
+    return 0;
+}
+
+// The number behind `key` at the start of a line of a flat keyed file; 0 if it is not there.
+static uint64_t keyed(const char *text, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
+        if (*line == '\n')
+            line++;
+        if (strncmp(line, key, n) == 0 && line[n] == ' ')
+            return strtoull(line + n + 1, NULL, 10);
+    }
+    return 0;
+}
+
+static uint64_t keyed_in(int dir, const char *file, const char *key)
+{
+    char text[8192];
+    return file_read_at(dir, file, text, sizeof text) > 0 ? keyed(text, key) : 0;
+}
+
+static uint64_t number_in(int dir, const char *file)
+{
+    char text[64];
+    return file_read_at(dir, file, text, sizeof text) > 0 ? strtoull(text, NULL, 10) : 0;
+}
+
+// v1 counts memory kills where the victim was, so those of the execs are added up.
+static uint64_t v1_oom_kills(int memory_dir)
+{
+    uint64_t sum = keyed_in(memory_dir, "guest/memory.oom_control", "oom_kill");
+    int copy = openat(memory_dir, "guest", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+    if (dir == NULL) {
+        close_fd(&copy);
+        return sum;
+    }
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char file[300];
+        if (e->d_type == DT_DIR && e->d_name[0] != '.' &&
+            snprintf(file, sizeof file, "%s/memory.oom_control", e->d_name) < (int)sizeof file)
+            sum += keyed_in(dirfd(dir), file, "oom_kill");
+    }
+    closedir(dir);
+    return sum;
+}
+
+int cgroup_group_stats(const struct cgroup_group *group, struct cgroup_stats *ret_stats)
+{
+    if (group->tree->layout == CGROUP_V2) {
+        int dir = group->dir_fd[CGROUP_UNIFIED];
+        *ret_stats = (struct cgroup_stats){
+            .memory_bytes = number_in(dir, "memory.current"),
+            .page_faults = keyed_in(dir, "memory.stat", "pgfault"),
+            .oom_kills = keyed_in(dir, "guest/memory.events", "oom_kill"),
+            .agent_oom_kills = keyed_in(dir, "agent/memory.events", "oom_kill"),
+            .cpu_us = keyed_in(dir, "cpu.stat", "usage_usec"),
+            .pids = number_in(dir, "pids.current"),
+        };
+        return 0;
+    }
+    int memory = group->dir_fd[CGROUP_MEMORY];
+    *ret_stats = (struct cgroup_stats){
+        .memory_bytes = number_in(memory, "memory.usage_in_bytes"),
+        .page_faults = keyed_in(memory, "memory.stat", "total_pgfault"),
+        .oom_kills = v1_oom_kills(memory),
+        .agent_oom_kills = keyed_in(memory, "agent/memory.oom_control", "oom_kill"),
+        .cpu_us = number_in(group->dir_fd[CGROUP_CPU], "cpuacct.usage") / NS_PER_US,
+        .pids = number_in(group->dir_fd[CGROUP_PIDS], "pids.current"),
+    };
+    return 0;
+}
+
+int cgroup_group_remove(struct cgroup_group *group)
+{
+    int error = 0;
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        if (group->dir_fd[role] < 0)  // not used here, or not made by us
+            continue;
+        cleanup_fd int fd = openat(group->tree->dir_fd[role], group->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+            continue;
+        int r = remove_below(fd, false, 0);
+        if (r >= 0 && unlinkat(group->tree->dir_fd[role], group->name, AT_REMOVEDIR) < 0)
+            r = -errno;
+        if (r < 0)
+            error = r;
+    }
+    return error;
+}

@@ -1,0 +1,155 @@
+"""An engine for tests of the CLI: a Unix socket, frames, and as much protobuf as that takes.
+
+Field numbers are those of proto/sandbox.proto and proto/guest.proto.  What a script "does" is looked up in Engine.scripts."""
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+
+CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, ERROR, REQUEST_ID = 1, 2, 3, 4, 5, 6, 7, 15, 100
+
+
+def varint(n):
+    n &= (1 << 64) - 1
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes(out + bytes([n]))
+
+
+def field(number, value):
+    """One field: an int as varint, text or bytes length-delimited.  Zero and empty are left out, as proto3 does."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value) if value else b""
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def parse(data):
+    """{number: [values]}; ints and bytes."""
+    fields, at = {}, 0
+
+    def number():
+        nonlocal at
+        n = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            n |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return n
+
+    while at < len(data):
+        key = number()
+        if key & 7 == 0:
+            value = number()
+        elif key & 7 == 2:
+            size = number()
+            value, at = data[at:at + size], at + size
+        else:
+            raise ValueError(f"wire type {key & 7}")
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+def exec_result(out=b"", err=b"", code=0, signal=0, timed_out=0, limit=0, oom=0, out_total=None, err_total=None, us=1500):
+    result = (field(1, code) + field(2, signal) + field(3, timed_out) + field(4, limit) + field(5, out) + field(6, err) +
+              field(7, len(out) if out_total is None else out_total) +
+              field(8, len(err) if err_total is None else err_total) + field(9, us) + field(13, oom))
+    return field(10, result) if result else varint(10 << 3 | 2) + b"\0"
+
+
+class Engine:
+    """`refuse`: (code, text) answered to every connection.  `create_error`: (code, text) answered to creates."""
+
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="fake-engine-")
+        self.path = self.dir + "/engine.sock"
+        self.scripts = {}  # script: Result bytes, or "hang", "hang up", or (code, text)
+        self.refuse = self.create_error = None
+        self.status = '{"version":"test","tiers":[]}'
+        self.isolation = 2
+        self.lock = threading.Lock()
+        self.creates, self.execs, self.destroyed, self.gone = [], [], [], 0
+        self.inspect_error = None
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.path)
+        self.listener.listen(8)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def close(self):
+        self.listener.close()
+        shutil.rmtree(self.dir)
+
+    def accept(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
+
+    def serve(self, peer):
+        stream = peer.makefile("rb")
+        try:
+            while len(head := stream.read(4)) == 4:
+                message = parse(stream.read(struct.unpack(">I", head)[0]))
+                answer = self.answer(message)
+                if answer == "hang up":
+                    peer.shutdown(socket.SHUT_RDWR)
+                elif answer is not None:
+                    peer.sendall(struct.pack(">I", len(answer)) + answer)
+        except OSError:
+            pass
+        with self.lock:
+            self.gone += 1
+
+    @staticmethod
+    def error(message, code, text, keep_id=True):
+        body = field(1, code) + field(2, text)
+        return field(ERROR, body) + field(REQUEST_ID, message[REQUEST_ID][0] if keep_id else 0)
+
+    @staticmethod
+    def reply(message, kind, body=b""):
+        return varint(kind << 3 | 2) + varint(len(body)) + body + field(REQUEST_ID, message[REQUEST_ID][0])
+
+    def answer(self, message):
+        if self.refuse:
+            return self.error(message, *self.refuse, keep_id=False)
+        if STATUS in message:
+            return self.reply(message, STATUS, field(1, self.status))
+        if CREATE in message:
+            with self.lock:
+                self.creates.append(parse(message[CREATE][0]))
+                number = len(self.creates)
+            if self.create_error == "hang":
+                return None
+            if self.create_error:
+                return self.error(message, *self.create_error)
+            return self.reply(message, CREATE, field(1, number) + field(2, "f" * 64) + field(3, self.isolation) + field(4, "pool"))
+        if DESTROY in message:
+            with self.lock:
+                self.destroyed += parse(message[DESTROY][0]).get(1, [0])
+            return self.reply(message, DESTROY)
+        if INSPECT in message:
+            if self.inspect_error:
+                return self.error(message, *self.inspect_error)
+            return self.reply(message, INSPECT, field(1, parse(message[INSPECT][0])[1][0]) + field(2, 1))
+        return self.guest(message)
+
+    def guest(self, message):
+        request = parse(message[GUEST][0])
+        command = parse(request[10][0])
+        with self.lock:
+            self.execs.append(command)
+        does = self.scripts[command[1][0].decode()]
+        if does == "hang":
+            return None
+        if isinstance(does, str):
+            return does
+        if isinstance(does, tuple):
+            return self.error(message, *does)
+        return self.reply(message, GUEST, field(1, request[1][0]) + field(2, does))

@@ -1,0 +1,182 @@
+// The stack as the host sees it: its processes, mounts, loop devices and control groups.
+#include "system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+
+static ssize_t slurp(const char *path, char *text, size_t size)
+{
+    cleanup_fd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t n = 0;
+    for (ssize_t r; fd >= 0 && n < size - 1 && (r = read(fd, text + n, size - 1 - n)) > 0;)
+        n += (size_t)r;
+    text[n] = '\0';
+    return fd < 0 ? -1 : (ssize_t)n;
+}
+
+static bool command_line_has(pid_t pid, const char *needle)
+{
+    char path[64], text[8192];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    ssize_t n = slurp(path, text, sizeof text);
+    for (ssize_t i = 0; i < n; i++)
+        if (text[i] == '\0')
+            text[i] = ' ';
+    return n > 0 && strstr(text, needle) != NULL;
+}
+
+// Calls `each` for every process; the sum of what it returns.
+static int for_processes(int (*each)(pid_t pid, void *arg), void *arg)
+{
+    int sum = 0;
+    DIR *proc = opendir("/proc");
+    for (struct dirent *e; proc != NULL && (e = readdir(proc)) != NULL;) {
+        pid_t pid = (pid_t)atoi(e->d_name);
+        if (pid > 0 && pid != getpid())
+            sum += each(pid, arg);
+    }
+    if (proc != NULL)
+        closedir(proc);
+    return sum;
+}
+
+struct search {
+    const char *needle;
+    pid_t first;
+};
+
+static int matches(pid_t pid, void *arg)
+{
+    struct search *s = arg;
+    if (!command_line_has(pid, s->needle))
+        return 0;
+    if (s->first == 0)
+        s->first = pid;
+    return 1;
+}
+
+int host_processes(const char *needle, pid_t *ret_pid)
+{
+    struct search s = {.needle = needle};
+    int n = for_processes(matches, &s);
+    if (ret_pid != NULL && n > 0)
+        *ret_pid = s.first;
+    return n;
+}
+
+bool no_host_process(void *needle)
+{
+    return host_processes(needle, NULL) == 0;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if (slurp(path, text, sizeof text) <= 0)
+        return 0;
+    const char *after = strrchr(text, ')');
+    int parent = 0;
+    return after != NULL && sscanf(after + 1, " %*c %d", &parent) == 1 ? parent : 0;
+}
+
+static int is_of_stack(pid_t pid, void *arg)
+{
+    for (pid_t p = pid; p > 1; p = parent_of(p))
+        if (p == setting()->jailer)
+            return 1;
+    return 0;
+}
+
+static int is_engine(pid_t pid, void *arg)
+{
+    if (parent_of(pid) != setting()->jailer || !command_line_has(pid, "sandbox-engine"))
+        return 0;
+    *(pid_t *)arg = pid;
+    return 1;
+}
+
+static int count_entries(const char *path)
+{
+    int n = 0;
+    DIR *d = opendir(path);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        n += e->d_name[0] != '.';
+    if (d != NULL)
+        closedir(d);
+    return n;
+}
+
+static int open_files(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    return count_entries(path);
+}
+
+// Mounts in the jailer's own view, where a sandbox's would be left over.
+static int mounts(void)
+{
+    char path[64], line[4096];
+    snprintf(path, sizeof path, "/proc/%d/mountinfo", setting()->jailer);
+    cleanup_file FILE *f = fopen(path, "re");
+    int n = 0;
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        n++;
+    return n;
+}
+
+// Loop devices over files of this stack; a deleted file keeps its old name here.
+static int loops(void)
+{
+    int n = 0;
+    DIR *d = opendir("/sys/block");
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        char path[300], text[4096];
+        snprintf(path, sizeof path, "/sys/block/%s/loop/backing_file", e->d_name);
+        n += strncmp(e->d_name, "loop", 4) == 0 && slurp(path, text, sizeof text) > 0 &&
+             strstr(text, setting()->stack_dir) != NULL;
+    }
+    if (d != NULL)
+        closedir(d);
+    return n;
+}
+
+static int cgroups_found;
+
+static int count_cgroup(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    cgroups_found += type == FTW_D && strstr(path, setting()->instance) != NULL;
+    return 0;
+}
+
+static int cgroups(void)
+{
+    cgroups_found = 0;
+    nftw("/sys/fs/cgroup", count_cgroup, 16, FTW_PHYS);
+    return cgroups_found;
+}
+
+void look_at_holdings(struct holdings *ret_holdings)
+{
+    pid_t engine = 0;
+    for_processes(is_engine, &engine);
+    *ret_holdings = (struct holdings){.processes = for_processes(is_of_stack, NULL),
+                                      .mounts = mounts(),
+                                      .loops = loops(),
+                                      .cgroups = cgroups(),
+                                      .jailer_fds = open_files(setting()->jailer),
+                                      .engine_fds = open_files(engine)};
+    if (engine == 0)
+        fail_msg("no engine runs under the jailer %d", setting()->jailer);
+}
+
+bool same_holdings(const struct holdings *a, const struct holdings *b)
+{
+    bool same = a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
+                a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
+    return same;
+}

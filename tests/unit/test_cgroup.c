@@ -1,0 +1,205 @@
+// Control groups on this host, in each layout it can be used in (pure v2; or hybrid, with v2 tracking and with the freezer).
+#include "base/clock.h"
+#include "sys/cgroup.h"
+#include "sys/small_file.h"
+#include "unit.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { OWNER = 0x70010000, DEADLINE_S = 10 };
+
+static char instance[40];
+
+static struct cgroup_tree *open_tree_or_skip(bool v2_tracking)
+{
+    struct cgroup_tree *tree = NULL;
+    const char *why = "";
+    snprintf(instance, sizeof instance, "test-%d", (int)getpid());
+    if (geteuid() != 0) {
+        print_message("needs root\n");
+        skip();
+    }
+    int r = cgroup_tree_open(instance, NULL, v2_tracking, &tree, &why);
+    if (r < 0)
+        fail_msg("cgroup_tree_open: %s (%s)", why, strerror(-r));
+    return tree;
+}
+
+// A process that counts for as long as it may run.
+static volatile unsigned long *count;
+
+static pid_t start_counter(void)
+{
+    if (count == NULL)
+        count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(count, MAP_FAILED);
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (;;)
+            ++*count;
+    }
+    assert_true(pid > 0);
+    return pid;
+}
+
+static void wait_until_it_counts(void)
+{
+    unsigned long before = *count;
+    uint64_t deadline = mono_ns() + DEADLINE_S * NS_PER_S;
+    while (*count == before && mono_ns() < deadline)
+        sched_yield();
+    assert_int_not_equal(*count, before);
+}
+
+static void reap(pid_t pid)
+{
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static int remove_with_patience(struct cgroup_group *g)
+{
+    uint64_t deadline = mono_ns() + DEADLINE_S * NS_PER_S;
+    int r;
+    while ((r = cgroup_group_remove(g)) == -EBUSY && mono_ns() < deadline)
+        usleep(1000);
+    return r;
+}
+
+// The group a process is in, in any hierarchy, ends with `suffix`.
+static bool is_in(pid_t pid, const char *suffix)
+{
+    char path[64], text[8192];
+    snprintf(path, sizeof path, "/proc/%d/cgroup", (int)pid);
+    assert_true(file_read_at(-1, path, text, sizeof text) > 0);
+    char want[128];
+    snprintf(want, sizeof want, "sandbox-engine-%s/%s\n", instance, suffix);
+    return strstr(text, want) != NULL;
+}
+
+static void life_of_a_group(bool v2_tracking)
+{
+    struct cgroup_tree *tree = open_tree_or_skip(v2_tracking);
+    struct cgroup_group *g = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-1", &g), 0);
+    pid_t pid = start_counter();
+    assert_int_equal(cgroup_group_enter(g, pid), 0);
+    assert_true(is_in(pid, "sb-1"));
+    struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
+    assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
+    assert_true(is_in(pid, "sb-1/agent"));
+    // The guest's folder is there to be joined in at least one hierarchy, and has an agent's name.
+    int found = 0;
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        int fd = cgroup_group_guest_fd(g, (enum cgroup_role)role);
+        if (fd >= 0) {
+            found++;
+            assert_non_null(cgroup_role_kind((enum cgroup_role)role));
+            close(fd);
+        } else {
+            assert_int_equal(fd, -ENOENT);
+        }
+    }
+    assert_true(found >= 1);
+    struct cgroup_stats stats;
+    assert_int_equal(cgroup_group_stats(g, &stats), 0);
+    assert_int_equal(stats.pids, 1);
+    assert_int_equal(stats.oom_kills, 0);
+    wait_until_it_counts();
+    assert_int_equal(cgroup_group_freeze(g, true), 0);
+    unsigned long frozen = *count;
+    for (int i = 0; i < 1000; i++)
+        sched_yield();
+    assert_int_equal(*count, frozen);
+    assert_int_equal(cgroup_group_freeze(g, false), 0);
+    wait_until_it_counts();
+    kill(pid, SIGKILL);
+    reap(pid);
+    assert_int_equal(remove_with_patience(g), 0);
+    // Removing what is gone is no error.
+    assert_int_equal(cgroup_group_remove(g), 0);
+    cgroup_group_free(g);
+    cgroup_tree_close(tree);
+}
+
+static void life_with_v2_tracking(void **state)
+{
+    life_of_a_group(true);
+}
+
+static void life_with_the_freezer(void **state)
+{
+    struct cgroup_tree *tree = open_tree_or_skip(false);
+    enum cgroup_layout layout = cgroup_tree_layout(tree);
+    cgroup_tree_close(tree);
+    if (layout == CGROUP_V2) {
+        print_message("this host is pure cgroup v2\n");
+        skip();
+    }
+    assert_int_equal(layout, CGROUP_V1);
+    life_of_a_group(false);
+}
+
+static void the_next_life_removes_what_a_dead_one_left(void **state)
+{
+    struct cgroup_tree *tree = open_tree_or_skip(true);
+    struct cgroup_group *g = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-7", &g), 0);
+    pid_t pid = start_counter();
+    struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
+    assert_int_equal(cgroup_group_enter(g, pid), 0);
+    assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
+    assert_int_equal(cgroup_group_freeze(g, true), 0);
+    cgroup_group_free(g);
+    cgroup_tree_close(tree);
+    // A process of ours is the counter's parent, so it must be reaped while the sweep waits.
+    pid_t sweeper = fork();
+    if (sweeper == 0) {
+        struct cgroup_tree *again = NULL;
+        const char *why = "";
+        if (cgroup_tree_open(instance, NULL, true, &again, &why) < 0)
+            _exit(2);
+        int removed = cgroup_tree_sweep(again, DEADLINE_S * 1000);
+        cgroup_tree_close(again);
+        _exit(removed >= 3 ? 0 : 1);
+    }
+    reap(pid);
+    int status = 0;
+    assert_int_equal(waitpid(sweeper, &status, 0), sweeper);
+    assert_int_equal(status, 0);
+}
+
+static void a_group_is_made_once(void **state)
+{
+    struct cgroup_tree *tree = open_tree_or_skip(true);
+    struct cgroup_group *g = NULL, *again = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-2", &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-2", &again), -EEXIST);
+    assert_null(again);
+    // The refused second one has not taken the first away: a process can still enter.
+    pid_t pid = start_counter();
+    assert_int_equal(cgroup_group_enter(g, pid), 0);
+    kill(pid, SIGKILL);
+    reap(pid);
+    assert_int_equal(remove_with_patience(g), 0);
+    cgroup_group_free(g);
+    cgroup_tree_close(tree);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(life_with_v2_tracking),
+        cmocka_unit_test(life_with_the_freezer),
+        cmocka_unit_test(the_next_life_removes_what_a_dead_one_left),
+        cmocka_unit_test(a_group_is_made_once),
+    };
+    return cmocka_run_group_tests_name("cgroup", tests, NULL, NULL);
+}

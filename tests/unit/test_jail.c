@@ -1,0 +1,141 @@
+// The engine-jailer protocol: what the privileged side lets through, field by field.
+#include "base/cleanup.h"
+#include "sys/fdpass.h"
+#include "sys/jail.h"
+#include "unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct jail_request good_start(void)
+{
+    return (struct jail_request){
+        .op = JAIL_OP_START,
+        .id = 1,
+        .start = {.template_slot = 0, .vcpus = 1, .memory_mib = 128, .disk_mib = 64, .pids_max = 100, .hostname = "sbx-1"},
+    };
+}
+
+static void start_fields_have_two_sides(void **state)
+{
+    struct jail_request q = good_start();
+    assert_int_equal(jail_check(&q, true), 0);
+    assert_int_equal(jail_check(&q, false), -EPROTO);
+#define TRY(field, value, expected)                                                                                            \
+    do {                                                                                                                       \
+        q = good_start();                                                                                                      \
+        q.field = (value);                                                                                                     \
+        assert_int_equal(jail_check(&q, true), (expected));                                                                    \
+    } while (0)
+    TRY(start.template_slot, JAIL_TEMPLATES_MAX - 1, 0);
+    TRY(start.template_slot, JAIL_TEMPLATES_MAX, -EPROTO);
+    TRY(start.vcpus, 0, -EPROTO);
+    TRY(start.vcpus, JAIL_VCPUS_MAX, 0);
+    TRY(start.vcpus, JAIL_VCPUS_MAX + 1, -EPROTO);
+    TRY(start.memory_mib, JAIL_MEMORY_MIB_MIN - 1, -EPROTO);
+    TRY(start.memory_mib, JAIL_MEMORY_MIB_MIN, 0);
+    TRY(start.memory_mib, JAIL_MEMORY_MIB_MAX, 0);
+    TRY(start.memory_mib, JAIL_MEMORY_MIB_MAX + 1, -EPROTO);
+    TRY(start.memory_mib, UINT64_MAX, -EPROTO);
+    TRY(start.disk_mib, JAIL_DISK_MIB_MIN - 1, -EPROTO);
+    TRY(start.disk_mib, JAIL_DISK_MIB_MAX, 0);
+    TRY(start.disk_mib, JAIL_DISK_MIB_MAX + 1, -EPROTO);
+    TRY(start.pids_max, 7, -EPROTO);
+    TRY(start.pids_max, JAIL_PIDS_MAX, 0);
+    TRY(start.pids_max, JAIL_PIDS_MAX + 1, -EPROTO);
+    TRY(reserved, 1, -EPROTO);
+    TRY(slot, 1, -EPROTO);
+    TRY(id, 0, -EPROTO);
+    TRY(op, 0, -EPROTO);
+    TRY(op, JAIL_OP_EXITED, -EPROTO);
+    TRY(op, JAIL_OP_END_, -EPROTO);
+    TRY(op, UINT32_MAX, -EPROTO);
+#undef TRY
+}
+
+static void host_names_come_from_an_alphabet(void **state)
+{
+    static const char *const bad[] = {"", "-a", "a-", "A", "a.b", "a_b", "a b", "a/b", "\xc3\xa9"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct jail_request q = good_start();
+        memset(q.start.hostname, 0, sizeof q.start.hostname);
+        memcpy(q.start.hostname, bad[i], strlen(bad[i]));
+        assert_int_equal(jail_check(&q, true), -EPROTO);
+    }
+    struct jail_request q = good_start();
+    memset(q.start.hostname, 'a', JAIL_HOSTNAME_MAX);
+    q.start.hostname[JAIL_HOSTNAME_MAX] = '\0';
+    assert_int_equal(jail_check(&q, true), 0);
+    q.start.hostname[JAIL_HOSTNAME_MAX] = 'a';  // no end
+    assert_int_equal(jail_check(&q, true), -EPROTO);
+}
+
+static void other_operations_carry_nothing_else(void **state)
+{
+    static const struct {
+        uint32_t op;
+        bool fd;
+    } ops[] = {{JAIL_OP_HELLO, false}, {JAIL_OP_PROBE, false},  {JAIL_OP_MOUNT, true}, {JAIL_OP_UNMOUNT, false},
+               {JAIL_OP_STOP, false},  {JAIL_OP_FREEZE, false}, {JAIL_OP_THAW, false}, {JAIL_OP_STATS, false}};
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        struct jail_request q = {.op = ops[i].op, .id = 9};
+        assert_int_equal(jail_check(&q, ops[i].fd), 0);
+        assert_int_equal(jail_check(&q, !ops[i].fd), -EPROTO);
+        q.start.vcpus = 1;
+        assert_int_equal(jail_check(&q, ops[i].fd), -EPROTO);
+    }
+    struct jail_request stop = {.op = JAIL_OP_STOP, .id = 1, .slot = JAIL_SANDBOXES_MAX - 1};
+    assert_int_equal(jail_check(&stop, false), 0);
+    stop.slot = JAIL_SANDBOXES_MAX;
+    assert_int_equal(jail_check(&stop, false), -EPROTO);
+    struct jail_request unmount = {.op = JAIL_OP_UNMOUNT, .id = 1, .slot = JAIL_TEMPLATES_MAX};
+    assert_int_equal(jail_check(&unmount, false), -EPROTO);
+}
+
+static void only_whole_packets_are_received(void **state)
+{
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    struct jail_request q = good_start(), got;
+    int fd = -1;
+    int sent = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    // Whole, with its descriptor.
+    assert_int_equal(fdpass_send(pair[0], &q, sizeof q, &sent, 1), sizeof q);
+    assert_int_equal(jail_receive(pair[1], &got, &fd), 1);
+    assert_true(fd >= 0);
+    close(fd);
+    // Cut, lengthened, with two descriptors, with none.
+    char longer[sizeof q + 1] = {0};
+    memcpy(longer, &q, sizeof q);
+    int two[2] = {sent, sent};
+    fdpass_send(pair[0], &q, sizeof q - 1, &sent, 1);
+    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    fdpass_send(pair[0], longer, sizeof longer, &sent, 1);
+    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    fdpass_send(pair[0], &q, sizeof q, two, 2);
+    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    fdpass_send(pair[0], &q, sizeof q, NULL, 0);
+    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    // Refused descriptors were closed: the next one opened has the lowest free number again.
+    int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(lowest, sent + 1);
+    close(lowest);
+    close(pair[0]);
+    assert_int_equal(jail_receive(pair[1], &got, &fd), 0);
+    close(pair[1]);
+    close(sent);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(start_fields_have_two_sides),
+        cmocka_unit_test(host_names_come_from_an_alphabet),
+        cmocka_unit_test(other_operations_carry_nothing_else),
+        cmocka_unit_test(only_whole_packets_are_received),
+    };
+    return cmocka_run_group_tests_name("jail", tests, NULL, NULL);
+}

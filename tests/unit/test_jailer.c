@@ -1,0 +1,410 @@
+// The real jailer with a hostile engine: this program is both the test and, started by the jailer as an ordinary user, the
+// engine.  Each case runs in the engine's role, with nothing but its three descriptors, and says on its way out how it went.
+#include "agent.pb-c.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "sys/fdpass.h"
+#include "sys/jail.h"
+#include "unit.h"
+#include "wire/limits.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ENGINE_UID = 64199, WAIT_MS = 20000, CASE_PASSED = 0, CASE_FAILED = 1 };
+
+static const char *jailer_path, *agent_path;
+
+// ---- the engine's role ----
+
+static uint32_t last_id;
+
+#define EXPECT(condition)                                                                                                      \
+    do {                                                                                                                       \
+        if (!(condition)) {                                                                                                    \
+            fprintf(stderr, "# engine role: line %d: %s\n", __LINE__, #condition);                                             \
+            return CASE_FAILED;                                                                                                \
+        }                                                                                                                      \
+    } while (0)
+
+static bool receive_reply(struct jail_reply *reply)
+{
+    struct pollfd p = {.fd = ENGINE_FD_JAILER, .events = POLLIN};
+    return poll(&p, 1, WAIT_MS) == 1 && recv(ENGINE_FD_JAILER, reply, sizeof *reply, 0) == (ssize_t)sizeof *reply;
+}
+
+// Sends and waits for the answer; events that come first are counted in `exited`.
+static int exited;
+
+static struct jail_reply call(struct jail_request q, int fd)
+{
+    q.id = ++last_id;
+    struct jail_reply a = {.error = -EIO};
+    if (fdpass_send(ENGINE_FD_JAILER, &q, sizeof q, &fd, fd >= 0 ? 1 : 0) < 0)
+        return a;
+    while (receive_reply(&a)) {
+        if (a.op != JAIL_OP_EXITED)
+            return a;
+        exited++;
+    }
+    a.error = -EIO;
+    return a;
+}
+
+static struct jail_reply simple(uint32_t op, uint32_t slot)
+{
+    return call((struct jail_request){.op = op, .slot = slot}, -1);
+}
+
+static struct jail_request start_request(uint32_t template_slot)
+{
+    return (struct jail_request){
+        .op = JAIL_OP_START,
+        .start = {
+            .template_slot = template_slot, .vcpus = 1, .memory_mib = 64, .disk_mib = 32, .pids_max = 64, .hostname = "sbx-t"}};
+}
+
+static struct jail_reply mount_good(void)
+{
+    cleanup_fd int image = openat(ENGINE_FD_TEMPLATES_DIR, "good.ext4", O_RDONLY | O_CLOEXEC);
+    return call((struct jail_request){.op = JAIL_OP_MOUNT}, image);
+}
+
+// Starts a sandbox; *ret_control is our end of its control line.
+static struct jail_reply start_one(uint32_t template_slot, int *ret_control)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return (struct jail_reply){.error = -errno};
+    struct jail_reply a = call(start_request(template_slot), pair[1]);
+    close(pair[1]);
+    *ret_control = pair[0];
+    return a;
+}
+
+static bool wait_exited(struct jail_reply *event)
+{
+    while (receive_reply(event))
+        if (event->op == JAIL_OP_EXITED) {
+            exited++;
+            return true;
+        }
+    return false;
+}
+
+static bool configured(int control)
+{
+    Sandbox__Agent__Configure configure = SANDBOX__AGENT__CONFIGURE__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE;
+    command.configure = &configure;
+    uint8_t bytes[AGENT_CONTROL_MAX];
+    size_t n = sandbox__agent__command__pack(&command, bytes);
+    struct pollfd p = {.fd = control, .events = POLLIN};
+    if (send(control, bytes, n, MSG_NOSIGNAL) != (ssize_t)n || poll(&p, 1, WAIT_MS) != 1)
+        return false;
+    ssize_t got = recv(control, bytes, sizeof bytes, 0);
+    Sandbox__Agent__Report *report = got > 0 ? sandbox__agent__report__unpack(NULL, (size_t)got, bytes) : NULL;
+    bool ok = report != NULL && report->report_case == SANDBOX__AGENT__REPORT__REPORT_CONFIGURED &&
+              report->configured->error_number == 0;
+    if (report != NULL)
+        sandbox__agent__report__free_unpacked(report, NULL);
+    return ok;
+}
+
+static int hello(void)
+{
+    struct jail_reply a = simple(JAIL_OP_HELLO, 0);
+    EXPECT(a.error == 0 && a.slot == JAIL_PROTOCOL_VERSION);
+    EXPECT(getuid() == ENGINE_UID && geteuid() == ENGINE_UID);
+    return CASE_PASSED;
+}
+
+static int probe(void)
+{
+    struct jail_reply a = simple(JAIL_OP_PROBE, 0);
+    if (a.error != 0)
+        fprintf(stderr, "# %.*s\n", JAIL_DETAIL_MAX, a.detail);
+    EXPECT(a.error == 0);
+    return CASE_PASSED;
+}
+
+static int images_that_root_did_not_write_are_refused(void)
+{
+    // One of the engine's own making.
+    cleanup_fd int own = openat(ENGINE_FD_RUN_DIR, "own.ext4", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    EXPECT(own >= 0 && write(own, "x", 1) == 1);
+    EXPECT(call((struct jail_request){.op = JAIL_OP_MOUNT}, own).error == -EPERM);
+    // One that others may write to; a directory; a device.
+    cleanup_fd int loose = openat(ENGINE_FD_TEMPLATES_DIR, "loose.ext4", O_RDONLY | O_CLOEXEC);
+    EXPECT(call((struct jail_request){.op = JAIL_OP_MOUNT}, loose).error == -EPERM);
+    EXPECT(call((struct jail_request){.op = JAIL_OP_MOUNT}, ENGINE_FD_TEMPLATES_DIR).error == -EINVAL);
+    cleanup_fd int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    EXPECT(call((struct jail_request){.op = JAIL_OP_MOUNT}, null).error == -EINVAL);
+    EXPECT(mount_good().error == 0);
+    return CASE_PASSED;
+}
+
+static int what_is_not_there_is_said_so(void)
+{
+    static const uint32_t ops[] = {JAIL_OP_STOP, JAIL_OP_FREEZE, JAIL_OP_THAW, JAIL_OP_STATS, JAIL_OP_UNMOUNT};
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+        EXPECT(simple(ops[i], 3).error == -ENOENT);
+    int control;
+    EXPECT(start_one(5, &control).error == -ENOENT);
+    EXPECT(mount_good().error == 0);
+    // A control line must keep packets apart.
+    int pair[2];
+    EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    EXPECT(call(start_request(0), pair[1]).error == -ENOTSOCK);
+    EXPECT(call(start_request(0), ENGINE_FD_RUN_DIR).error == -ENOTSOCK);
+    return CASE_PASSED;
+}
+
+static int a_sandbox_lives_and_ends(void)
+{
+    struct jail_reply m = mount_good();
+    EXPECT(m.error == 0);
+    int control;
+    struct jail_reply s = start_one(m.slot, &control);
+    if (s.error != 0)
+        fprintf(stderr, "# %.*s\n", JAIL_DETAIL_MAX, s.detail);
+    EXPECT(s.error == 0);
+    EXPECT(configured(control));
+    struct jail_reply stats = simple(JAIL_OP_STATS, s.slot);
+    EXPECT(stats.error == 0 && stats.stats.pids == 1 && stats.stats.memory_bytes > 0 && stats.stats.oom_kills == 0);
+    EXPECT(simple(JAIL_OP_FREEZE, s.slot).error == 0);
+    EXPECT(simple(JAIL_OP_THAW, s.slot).error == 0);
+    EXPECT(simple(JAIL_OP_PROBE, 0).error == -EBUSY);
+    // Its template may go before it.
+    EXPECT(simple(JAIL_OP_UNMOUNT, m.slot).error == 0);
+    EXPECT(simple(JAIL_OP_STOP, s.slot).error == 0);
+    struct jail_reply event;
+    EXPECT(wait_exited(&event) && event.slot == s.slot && WIFSIGNALED(event.exit_status));
+    EXPECT(simple(JAIL_OP_STOP, s.slot).error == -ENOENT);
+    return CASE_PASSED;
+}
+
+static int a_frozen_sandbox_can_be_ended(void)
+{
+    struct jail_reply m = mount_good();
+    int control;
+    struct jail_reply s = start_one(m.slot, &control);
+    EXPECT(s.error == 0 && simple(JAIL_OP_FREEZE, s.slot).error == 0);
+    EXPECT(simple(JAIL_OP_STOP, s.slot).error == 0);
+    struct jail_reply event;
+    EXPECT(wait_exited(&event));
+    return CASE_PASSED;
+}
+
+static int the_end_of_the_control_line_ends_the_sandbox(void)
+{
+    struct jail_reply m = mount_good();
+    int control;
+    struct jail_reply s = start_one(m.slot, &control);
+    EXPECT(s.error == 0 && configured(control));
+    close(control);
+    struct jail_reply event;
+    EXPECT(wait_exited(&event) && event.slot == s.slot);
+    return CASE_PASSED;
+}
+
+static int many_at_once(void)
+{
+    enum { COUNT = 12 };
+    struct jail_reply m = mount_good();
+    int control[COUNT];
+    uint32_t slots[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        struct jail_reply s = start_one(m.slot, &control[i]);
+        EXPECT(s.error == 0);
+        slots[i] = s.slot;
+        for (int k = 0; k < i; k++)
+            EXPECT(slots[k] != slots[i]);
+    }
+    for (int i = 0; i < COUNT; i++)
+        EXPECT(configured(control[i]));
+    for (int i = 0; i < COUNT; i++)
+        EXPECT(simple(JAIL_OP_STOP, slots[i]).error == 0);
+    struct jail_reply event;
+    while (exited < COUNT)
+        EXPECT(wait_exited(&event));
+    return CASE_PASSED;
+}
+
+// The jailer must clean up after these two by itself: the test looks when it has ended.
+static int leave_sandboxes_running(void)
+{
+    struct jail_reply m = mount_good();
+    int control;
+    EXPECT(start_one(m.slot, &control).error == 0);
+    EXPECT(start_one(m.slot, &control).error == 0);
+    return CASE_PASSED;
+}
+
+static int break_the_protocol(void)
+{
+    struct jail_reply m = mount_good();
+    int control;
+    EXPECT(start_one(m.slot, &control).error == 0);
+    struct jail_request q = {.op = JAIL_OP_STOP, .id = 1, .slot = 0, .reserved = 7};
+    EXPECT(send(ENGINE_FD_JAILER, &q, sizeof q, 0) == (ssize_t)sizeof q);
+    struct jail_reply a;
+    struct pollfd p = {.fd = ENGINE_FD_JAILER, .events = POLLIN};
+    EXPECT(poll(&p, 1, WAIT_MS) == 1 && recv(ENGINE_FD_JAILER, &a, sizeof a, 0) <= 0);
+    return CASE_PASSED;
+}
+
+static const struct {
+    const char *name;
+    int (*fn)(void);
+} cases[] = {
+#define CASE(fn)                                                                                                               \
+    {                                                                                                                          \
+#fn, fn                                                                                                                \
+    }
+    CASE(hello),
+    CASE(probe),
+    CASE(images_that_root_did_not_write_are_refused),
+    CASE(what_is_not_there_is_said_so),
+    CASE(a_sandbox_lives_and_ends),
+    CASE(a_frozen_sandbox_can_be_ended),
+    CASE(the_end_of_the_control_line_ends_the_sandbox),
+    CASE(many_at_once),
+    CASE(leave_sandboxes_running),
+    CASE(break_the_protocol),
+#undef CASE
+};
+
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static int run_as_engine(const char *name)
+{
+    for (size_t i = 0; i < CASES; i++)
+        if (strcmp(cases[i].name, name) == 0) {
+            int r = cases[i].fn();
+            cleanup_fd int fd =
+                openat(ENGINE_FD_RUN_DIR, r == CASE_PASSED ? "passed" : "failed", O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+            return fd < 0 ? 1 : r;
+        }
+    return 1;
+}
+
+// ---- the test's role ----
+
+static char work[] = "/tmp/test-jailer-XXXXXX";
+static char self[4096];
+
+static int run(const char *command)
+{
+    int r = system(command);
+    return WIFEXITED(r) ? WEXITSTATUS(r) : -1;
+}
+
+static int make_templates(void **state)
+{
+    char command[1024];
+    assert_non_null(mkdtemp(work));
+    snprintf(command, sizeof command,
+             "set -e; chmod 711 %s; cd %s; mkdir templates root root/etc root/dev root/proc root/sys root/tmp root/workspace; "
+             "truncate -s 8M templates/good.ext4; /sbin/mkfs.ext4 -q -F -d root templates/good.ext4; "
+             "cp templates/good.ext4 templates/loose.ext4; chmod 644 templates/good.ext4; chmod 666 templates/loose.ext4",
+             work, work);
+    assert_int_equal(run(command), 0);
+    return 0;
+}
+
+static int remove_templates(void **state)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", work);
+    return run(command);
+}
+
+static int count_loops(void)
+{
+    int n = 0;
+    DIR *d = opendir("/sys/block");
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        char path[300];
+        snprintf(path, sizeof path, "/sys/block/%s/loop/backing_file", e->d_name);
+        n += access(path, F_OK) == 0;
+    }
+    closedir(d);
+    return n;
+}
+
+static void jailer_with_engine_in(const char *name)
+{
+    int loops = count_loops();
+    pid_t pid = fork();
+    if (pid == 0) {
+        char user[16], run_dir[128], state_dir[64], templates[64], instance[64];
+        snprintf(user, sizeof user, "%d", ENGINE_UID);
+        snprintf(run_dir, sizeof run_dir, "%s/run-%s", work, name);
+        snprintf(state_dir, sizeof state_dir, "%s/state", work);
+        snprintf(templates, sizeof templates, "%s/templates", work);
+        snprintf(instance, sizeof instance, "test-%d", (int)getppid());
+        execl(jailer_path, "sandbox-jailer", "--engine", self, "--agent", agent_path, "--user", user, "--run", run_dir,
+              "--state", state_dir, "--templates", templates, "--instance", instance, "--", "--as-engine", name, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_not_equal(WEXITSTATUS(status), 127);
+    char passed[128];
+    snprintf(passed, sizeof passed, "%s/run-%s/passed", work, name);
+    assert_int_equal(access(passed, F_OK), 0);
+    // Nothing is left: no cgroup of this instance, no loop device (the kernel frees those a moment later).
+    char find[160];
+    snprintf(find, sizeof find, "! find /sys/fs/cgroup -name 'sandbox-engine-test-%d' | grep -q .", (int)getpid());
+    assert_int_equal(run(find), 0);
+    uint64_t deadline = mono_ns() + 10 * NS_PER_S;
+    while (count_loops() > loops && mono_ns() < deadline)
+        usleep(1000);
+    assert_true(count_loops() <= loops);
+}
+
+static void run_case(void **state)
+{
+    jailer_with_engine_in(*state);
+}
+
+static int skip_all(const char *why)
+{
+    printf("1..0 # SKIP %s\n", why);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--as-engine") == 0)
+        return run_as_engine(argv[2]);
+    if (argc != 3) {
+        fprintf(stderr, "usage: test-jailer JAILER AGENT\n");
+        return 2;
+    }
+    if (geteuid() != 0)
+        return skip_all("needs root");
+    jailer_path = argv[1];
+    agent_path = argv[2];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return 1;
+    struct CMUnitTest tests[CASES];
+    for (size_t i = 0; i < CASES; i++)
+        tests[i] = (struct CMUnitTest){.name = cases[i].name, .test_func = run_case, .initial_state = (void *)cases[i].name};
+    return _cmocka_run_group_tests("jailer", tests, CASES, make_templates, remove_templates);
+}

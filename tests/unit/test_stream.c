@@ -1,0 +1,262 @@
+// sys: the event loop's timers and watches, descriptor passing, and framed streams.
+#include "base/buf.h"
+#include "base/clock.h"
+#include "sys/fdpass.h"
+#include "sys/loop.h"
+#include "sys/stream.h"
+#include "unit.h"
+#include "wire/frame.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+// ---- timers ----
+
+struct order {
+    struct loop *loop;
+    struct timer timers[5];
+    int fired[5];
+    int count;
+};
+
+static struct order *current;
+
+static void record(void *arg)
+{
+    current->fired[current->count++] = (int)((struct timer *)arg - current->timers);
+    if (current->count == 3) {
+        // One that has not fired yet is cancelled by one that has.
+        timer_cancel(current->loop, &current->timers[4]);
+        loop_stop(current->loop, 42);
+    }
+}
+
+static void timers_fire_in_order_of_time(void **state)
+{
+    struct order o = {0};
+    current = &o;
+    assert_int_equal(loop_new(&o.loop), 0);
+    static const uint64_t after[5] = {3, 1, 2, 5, 4};
+    uint64_t now = mono_ns();
+    for (int i = 0; i < 5; i++) {
+        timer_init(&o.timers[i], record, &o.timers[i]);
+        assert_int_equal(timer_set(o.loop, &o.timers[i], now + after[i] * 1000), 0);
+    }
+    timer_cancel(o.loop, &o.timers[3]);
+    timer_cancel(o.loop, &o.timers[3]);
+    assert_int_equal(loop_run(o.loop), 42);
+    assert_int_equal(o.fired[0], 1);
+    assert_int_equal(o.fired[1], 2);
+    assert_int_equal(o.fired[2], 0);
+    assert_false(timer_is_set(&o.timers[4]));
+    loop_free(o.loop);
+}
+
+// ---- watches that remove each other in one batch ----
+
+struct mutual {
+    struct loop *loop;
+    struct watch *watch[2];
+    int calls;
+};
+
+static void remove_both(void *arg, uint32_t events)
+{
+    struct mutual *m = arg;
+    m->calls++;
+    m->watch[0] = watch_remove(m->watch[0]);
+    m->watch[1] = watch_remove(m->watch[1]);
+    loop_stop(m->loop, 0);
+}
+
+static void a_removed_watch_is_never_called(void **state)
+{
+    struct mutual m = {0};
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(loop_new(&m.loop), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(watch_add(m.loop, pair[i], EPOLLOUT, remove_both, &m, &m.watch[i]), 0);
+    assert_int_equal(loop_run(m.loop), 0);
+    assert_int_equal(m.calls, 1);
+    loop_free(m.loop);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+// ---- streams ----
+
+enum { FRAME_LIMIT = 1000, QUEUE_LIMIT = 5000 };
+
+struct sink {
+    struct loop *loop;
+    struct stream *stream;
+    struct buf got;  // bodies, joined by '|'
+    int frames;
+    int stop_after;
+    bool hold_each;
+    bool ended;
+    int reason;
+};
+
+static void take_frame(void *arg, const uint8_t *body, size_t len)
+{
+    struct sink *s = arg;
+    buf_append(&s->got, body, len);
+    buf_append(&s->got, "|", 1);
+    if (s->hold_each)
+        stream_hold(s->stream, true);
+    if (++s->frames == s->stop_after)
+        loop_stop(s->loop, 0);
+}
+
+static void take_end(void *arg, int reason)
+{
+    struct sink *s = arg;
+    s->ended = true;
+    s->reason = reason;
+    loop_stop(s->loop, 0);
+}
+
+static const struct stream_handler handler = {.on_frame = take_frame, .on_end = take_end};
+
+static int open_sink(struct sink *s)
+{
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    *s = (struct sink){.got = BUF_INIT(1 << 20), .stop_after = -1};
+    assert_int_equal(loop_new(&s->loop), 0);
+    static const struct stream_limits limits = {.frame_max = FRAME_LIMIT, .queue_max = QUEUE_LIMIT};
+    assert_int_equal(stream_new(s->loop, pair[0], &limits, &handler, s, &s->stream), 0);
+    return pair[1];
+}
+
+static void close_sink(struct sink *s, int peer)
+{
+    s->stream = stream_free(s->stream);
+    loop_free(s->loop);
+    buf_free(&s->got);
+    close(peer);
+}
+
+static void frames_arrive_whole_however_they_are_cut(void **state)
+{
+    struct sink s;
+    int peer = open_sink(&s);
+    s.stop_after = 1;
+    static const uint8_t wire[] = {0, 0, 0, 3, 'a', 'b', 'c', 0, 0, 0, 0, 0, 0, 0, 2, 'd', 'e'};
+    // Byte by byte: the loop runs until a frame is whole; a pending byte makes it return for the next.
+    for (size_t i = 0; i < sizeof wire; i++) {
+        assert_int_equal(write(peer, wire + i, 1), 1);
+        if (i == 6 || i == 10 || i == sizeof wire - 1) {
+            s.stop_after = s.frames + 1;
+            assert_int_equal(loop_run(s.loop), 0);
+        }
+    }
+    assert_string_equal(buf_text(&s.got), "abc||de|");
+    shutdown(peer, SHUT_WR);
+    assert_int_equal(loop_run(s.loop), 0);
+    assert_true(s.ended);
+    assert_int_equal(s.reason, 0);
+    close_sink(&s, peer);
+}
+
+static void a_frame_has_a_longest_length(void **state)
+{
+    struct sink s;
+    int peer = open_sink(&s);
+    uint8_t head[FRAME_HEAD];
+    static const uint8_t body[FRAME_LIMIT];
+    frame_put_head(head, FRAME_LIMIT);
+    assert_int_equal(write(peer, head, FRAME_HEAD), FRAME_HEAD);
+    assert_int_equal(write(peer, body, FRAME_LIMIT), FRAME_LIMIT);
+    s.stop_after = 1;
+    assert_int_equal(loop_run(s.loop), 0);
+    assert_int_equal(s.frames, 1);
+    frame_put_head(head, FRAME_LIMIT + 1);
+    assert_int_equal(write(peer, head, FRAME_HEAD), FRAME_HEAD);
+    assert_int_equal(loop_run(s.loop), 0);
+    assert_int_equal(s.reason, -EMSGSIZE);
+    close_sink(&s, peer);
+}
+
+static void held_frames_wait_and_are_not_lost(void **state)
+{
+    struct sink s;
+    int peer = open_sink(&s);
+    s.hold_each = true;
+    static const uint8_t wire[] = {0, 0, 0, 1, 'a', 0, 0, 0, 1, 'b', 0, 0, 0, 1, 'c'};
+    assert_int_equal(write(peer, wire, sizeof wire), sizeof wire);
+    for (int i = 1; i <= 3; i++) {
+        s.stop_after = i;
+        assert_int_equal(loop_run(s.loop), 0);
+        assert_int_equal(s.frames, i);
+        stream_hold(s.stream, false);
+    }
+    assert_string_equal(buf_text(&s.got), "a|b|c|");
+    close_sink(&s, peer);
+}
+
+static void a_peer_that_does_not_read_meets_the_queue_ceiling(void **state)
+{
+    struct sink s;
+    int peer = open_sink(&s);
+    int small = 1;
+    setsockopt(stream_fd(s.stream), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    static const uint8_t body[FRAME_LIMIT];
+    int r = 0, sent = 0;
+    for (; sent < 1000 && r == 0; sent++)
+        r = stream_send_bytes(s.stream, body, sizeof body);
+    assert_int_equal(r, -ENOSPC);
+    assert_true(stream_queued(s.stream) <= QUEUE_LIMIT);
+    close_sink(&s, peer);
+}
+
+// ---- descriptors ----
+
+static void too_many_descriptors_are_closed(void **state)
+{
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    int fds[3], got[2];
+    for (int i = 0; i < 3; i++)
+        fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    size_t count = 2;
+    char byte;
+    assert_int_equal(fdpass_send(pair[0], "x", 1, fds, 3), 1);
+    assert_int_equal(fdpass_recv(pair[1], &byte, 1, got, &count), -EPROTO);
+    assert_int_equal(fdpass_send(pair[0], "x", 1, fds, 1), 1);
+    assert_int_equal(fdpass_recv(pair[1], &byte, 1, NULL, NULL), -EPROTO);
+    int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(lowest, fds[2] + 1);
+    close(lowest);
+    count = 2;
+    assert_int_equal(fdpass_send(pair[0], "x", 1, fds, 2), 1);
+    assert_int_equal(fdpass_recv(pair[1], &byte, 1, got, &count), 1);
+    assert_int_equal(count, 2);
+    assert_int_equal(fcntl(got[0], F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    close(got[0]);
+    close(got[1]);
+    assert_int_equal(fdpass_send(pair[0], "x", 1, fds, FDPASS_MAX + 1), -EINVAL);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timers_fire_in_order_of_time),
+        cmocka_unit_test(a_removed_watch_is_never_called),
+        cmocka_unit_test(frames_arrive_whole_however_they_are_cut),
+        cmocka_unit_test(a_frame_has_a_longest_length),
+        cmocka_unit_test(held_frames_wait_and_are_not_lost),
+        cmocka_unit_test(a_peer_that_does_not_read_meets_the_queue_ceiling),
+        cmocka_unit_test(too_many_descriptors_are_closed),
+    };
+    return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
+}
