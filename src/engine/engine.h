@@ -41,7 +41,8 @@ struct engine {
     struct timer deadline;  // of the start, then of the stop
 
     struct client_list clients;
-    unsigned client_count;
+    unsigned client_count;   // all connections
+    unsigned refused_count;  // of those, the ones that only linger: they take nobody's place
     struct sandbox_list sandboxes;
     unsigned sandbox_count;  // all of them, warm ones too
     unsigned owned_count;    // those that have an owner

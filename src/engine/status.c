@@ -72,7 +72,7 @@ void status_write(struct engine *e, struct buf *out)
     if (e->pool != NULL)
         pool_list(e->pool, &j);
     json_close(&j, ']');
-    json_u64(&j, "connections", e->client_count);
+    json_u64(&j, "connections", e->client_count - e->refused_count);
     write_limits(e->config, &j);
     json_close(&j, '}');
 }
