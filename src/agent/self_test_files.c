@@ -29,8 +29,10 @@ static bool masked(const char *path)
 bool wall_kernel_files(struct err *why)
 {
     static const char *const files[] = {
-        "/proc/sys/kernel/hostname",      "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger",
-        "/proc/irq/default_smp_affinity", "/sys/kernel/uevent_helper",     "/sys/power/state",
+        "/proc/sys/kernel/hostname",     "/proc/sys/net/ipv4/ip_forward",
+        "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches",
+        "/proc/sysrq-trigger",           "/proc/irq/default_smp_affinity",
+        "/sys/kernel/uevent_helper",     "/sys/power/state",
     };
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         if (!masked(files[i]) && !not_writable(files[i], why))
