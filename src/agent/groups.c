@@ -43,7 +43,8 @@ struct slot {
     struct groups *groups;
     unsigned number;
     bool in_use;
-    bool made;  // its directories exist
+    bool made;   // its directories exist
+    bool stale;  // its v2 directory must be made anew: see renew
     struct kill_state kill;
 };
 
@@ -194,11 +195,25 @@ static bool slot_empty(const struct slot *slot)
     return group_empty(h->fd, dir.text, way);
 }
 
+// A v2 group on which cgroup.kill was used is replaced by a fresh one before it is cloned into again: on Linux 6.18 every child
+// that CLONE_INTO_CGROUP puts into such a group is killed at birth, for ever after.  False if it cannot be removed yet.
+static bool renew(struct slot *slot)
+{
+    const struct hierarchy *h = find(slot->groups, is_v2);
+    if (!slot->stale || h == NULL)
+        return true;
+    struct slot_path dir = slot_file(slot, h, "");
+    if (unlinkat(h->fd, dir.text, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        return false;
+    slot->made = slot->stale = false;
+    return true;
+}
+
 int slot_take(struct groups *groups, struct slot **ret_slot)
 {
     for (size_t i = 0; i < SLOTS_MAX; i++) {
         struct slot *s = &groups->slots[i];
-        if (s->in_use || !slot_empty(s))
+        if (s->in_use || !slot_empty(s) || !renew(s))
             continue;
         int r = slot_make(s);
         if (r < 0)
@@ -249,6 +264,7 @@ bool slot_kill(struct slot *slot, pid_t pgid)
             kill(-pgid, SIGKILL);
         return true;
     }
+    slot->stale = way == KILL_V2;
     struct slot_path dir = slot_file(slot, h, "");
     return group_kill_step(h->fd, dir.text, way, &slot->kill);
 }
