@@ -24,6 +24,14 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+bool rig_possible(void)
+{
+    if (geteuid() == 0)
+        return true;
+    puts("1..0 # SKIP this needs root: namespaces, mounts and control groups");
+    return false;
+}
+
 static void must(bool ok, const char *what)
 {
     if (ok)
@@ -268,7 +276,7 @@ char *rig_sh(const struct rig *rig, const char *text)
     if (r->exec->exit_code != 0 || r->exec->term_signal != 0)
         fail_msg("%s: exit %d, signal %u: %.*s", text, r->exec->exit_code, r->exec->term_signal, (int)r->exec->err.len,
                  (char *)r->exec->err.data);
-    char *out = strndup((char *)r->exec->out.data, r->exec->out.len);
+    char *out = strndup(r->exec->out.len > 0 ? (char *)r->exec->out.data : "", r->exec->out.len);
     assert_non_null(out);
     pb_free(r);
     return out;
@@ -278,7 +286,7 @@ bool same_bytes(ProtobufCBinaryData b, const char *text)
 {
     if (b.len == strlen(text) && memcmp(b.data, text, b.len) == 0)
         return true;
-    print_message("got \"%.*s\", wanted \"%s\"\n", (int)b.len, (char *)b.data, text);
+    print_message("# got \"%.*s\", wanted \"%s\"\n", (int)b.len, (char *)b.data, text);
     return false;
 }
 
@@ -293,4 +301,18 @@ size_t rig_fd_count(const struct rig *rig)
         n++;
     closedir(dir);
     return n;
+}
+
+size_t rig_rss_kib(const struct rig *rig)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)rig->pid);
+    cleanup_file FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    unsigned long kib = 0;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "VmRSS: %lu", &kib) == 1)
+            break;
+    assert_true(kib > 0);
+    return kib;
 }

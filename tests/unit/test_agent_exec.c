@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -435,12 +436,17 @@ static void thousands_of_commands_leave_nothing(void **state)
     size_t before = quiet_fd_count(rig);
     struct script s;
     script_init(&s, "/bin/true & exit 0");  // an orphan for PID 1 each time
+    size_t rss = 0;
     for (int i = 0; i < 2000; i++) {
+        if (i == 200)
+            rss = rig_rss_kib(rig);
         guest_result *r = rig_script(rig, &s);
         assert_int_equal(r->exec->exit_code, 0);
         pb_free(r);
     }
     wait_for(rig_fd_count(rig) == before);
+    if (getenv("RIG_RSS_GROWS") == NULL)  // an allocator that keeps freed memory aside (ASan's) would look like a leak
+        assert_true(rig_rss_kib(rig) <= rss + 128);
     char *out = rig_sh(rig, "ps -e -o stat= | grep -c Z || true");
     assert_string_equal(out, "0\n");
     free(out);
@@ -553,5 +559,7 @@ int main(void)
         cmocka_unit_test(a_second_request_on_a_line_ends_it),
         cmocka_unit_test(a_silent_line_is_closed),
     };
+    if (!rig_possible())
+        return 0;
     return cmocka_run_group_tests_name("agent_exec", tests, rig_setup, rig_teardown);
 }
