@@ -208,11 +208,18 @@ static void replacing_is_atomic(void **state)
     ProtobufCBinaryData b = {FILE_CHUNK_MAX, data};
     expect(do_write(rig, "/workspace/atomic", b, 0, 0), STATUS(OK));
     struct script s;
-    script_init(&s, "while [ ! -e /workspace/stop ]; do tr -d B < /workspace/atomic | wc -c; done | sort -u");
+    script_init(
+        &s, "while [ ! -e /workspace/stop ]; do tr -d B < /workspace/atomic | wc -c; : > /workspace/reading; done | sort -u");
     s.exec.max_output = 1 << 30;
     Sandbox__Agent__Request request = EXEC_REQUEST(&s.exec);
     cleanup_fd int line = rig_open(rig);
     rig_request(line, &request);
+    wait_for(({
+        guest_result *seen = do_stat(rig, "/workspace/reading");
+        bool is_reading = seen->status == STATUS(OK);
+        pb_free(seen);
+        is_reading;
+    }));
     for (int i = 0; i < 200; i++) {
         memset(data, i % 2 == 0 ? 'B' : 'A', FILE_CHUNK_MAX);
         expect(do_write(rig, "/workspace/atomic", b, 0, 0), STATUS(OK));
