@@ -1,6 +1,7 @@
 // agent: commands.  (Tn) names the trap a case belongs to.
 #include "agent/drains.h"
 #include "agent/exec.h"
+#include "agent/lines.h"
 #include "agent_rig.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -481,6 +482,36 @@ static void lines_are_limited_to_sixteen(void **state)
     }
 }
 
+// Lines that are only told STATUS_BUSY are bounded too: beyond REFUSED_MAX they are closed without a word.
+static void refused_lines_are_limited(void **state)
+{
+    struct rig *rig = *state;
+    int lines[AGENT_STREAMS_MAX + REFUSED_MAX];
+    for (size_t i = 0; i < AGENT_STREAMS_MAX + REFUSED_MAX; i++)
+        lines[i] = rig_open(rig);
+    cleanup_fd int beyond = rig_open(rig);
+    assert_null(rig_answer_or_end(beyond));
+    struct script s;
+    script_init(&s, "true");
+    Sandbox__Agent__Request request = EXEC_REQUEST(&s.exec);
+    for (size_t i = 0; i < AGENT_STREAMS_MAX + REFUSED_MAX; i++) {
+        rig_request(lines[i], &request);
+        guest_result *r = rig_answer(lines[i]);
+        assert_int_equal(r->status, i < AGENT_STREAMS_MAX ? STATUS(OK) : STATUS(BUSY));
+        pb_free(r);
+        close(lines[i]);
+    }
+    free(rig_sh(rig, "true"));
+}
+
+// Nothing a guest may send to process 1 ends or stops it.
+static void signals_from_the_guest_do_nothing(void **state)
+{
+    struct rig *rig = *state;
+    free(rig_sh(rig, "i=1; while [ $i -le 64 ]; do kill -$i 1 2>/dev/null; i=$((i+1)); done; true"));
+    free(rig_sh(rig, "true"));
+}
+
 static void broken_requests_are_refused(void **state)
 {
     struct rig *rig = *state;
@@ -555,6 +586,8 @@ int main(void)
         cmocka_unit_test(a_host_that_goes_away_ends_its_command),
         cmocka_unit_test(thousands_of_commands_leave_nothing),
         cmocka_unit_test(lines_are_limited_to_sixteen),
+        cmocka_unit_test(refused_lines_are_limited),
+        cmocka_unit_test(signals_from_the_guest_do_nothing),
         cmocka_unit_test(broken_requests_are_refused),
         cmocka_unit_test(a_second_request_on_a_line_ends_it),
         cmocka_unit_test(a_silent_line_is_closed),
