@@ -180,3 +180,23 @@ bool same_holdings(const struct holdings *a, const struct holdings *b)
                 a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
     return same;
 }
+
+static bool settled(void *arg)
+{
+    struct holdings now;
+    look_at_holdings(&now);
+    return same_holdings(arg, &now);
+}
+
+void assert_settles(const struct holdings *before)
+{
+    struct holdings copy = *before;
+    if (eventually(settled, &copy, 10000))
+        return;
+    struct holdings n;
+    look_at_holdings(&n);
+    fail_msg("left over: processes %d -> %d, mounts %d -> %d, loops %d -> %d, control groups %d -> %d, the jailer's files "
+             "%d -> %d, the engine's %d -> %d",
+             before->processes, n.processes, before->mounts, n.mounts, before->loops, n.loops, before->cgroups, n.cgroups,
+             before->jailer_fds, n.jailer_fds, before->engine_fds, n.engine_fds);
+}

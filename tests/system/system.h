@@ -102,5 +102,7 @@ struct holdings {
 };
 void look_at_holdings(struct holdings *ret_holdings);
 bool same_holdings(const struct holdings *a, const struct holdings *b);
+// They are as they were within 10 s (times `slow`), or the test fails and says what is left.
+void assert_settles(const struct holdings *before);
 
 #endif

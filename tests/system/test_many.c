@@ -151,26 +151,6 @@ static void several_sandboxes_at_once_are_apart(void **state)
 
 // ---- nothing is left -----------------------------------------------------------------------------------------------------
 
-static bool settled(void *arg)
-{
-    struct holdings now;
-    look_at_holdings(&now);
-    return same_holdings(arg, &now);
-}
-
-static void assert_settles(const struct holdings *before)
-{
-    struct holdings copy = *before;
-    if (eventually(settled, &copy, 10000))
-        return;
-    struct holdings n;
-    look_at_holdings(&n);
-    fail_msg("left over: processes %d -> %d, mounts %d -> %d, loops %d -> %d, control groups %d -> %d, the jailer's files "
-             "%d -> %d, the engine's %d -> %d",
-             before->processes, n.processes, before->mounts, n.mounts, before->loops, n.loops, before->cgroups, n.cgroups,
-             before->jailer_fds, n.jailer_fds, before->engine_fds, n.engine_fds);
-}
-
 static void one_cycle(const sandbox_spec_t *spec, int kind)
 {
     sandbox_handle_t *h = create(spec);
