@@ -160,18 +160,23 @@ static int cgroups(void)
     return cgroups_found;
 }
 
-void look_at_holdings(struct holdings *ret_holdings)
+pid_t engine_pid(void)
 {
     pid_t engine = 0;
     for_processes(is_engine, &engine);
+    if (engine == 0)
+        fail_msg("no engine runs under the jailer %d", setting()->jailer);
+    return engine;
+}
+
+void look_at_holdings(struct holdings *ret_holdings)
+{
     *ret_holdings = (struct holdings){.processes = for_processes(is_of_stack, NULL),
                                       .mounts = mounts(),
                                       .loops = loops(),
                                       .cgroups = cgroups(),
                                       .jailer_fds = open_files(setting()->jailer),
-                                      .engine_fds = open_files(engine)};
-    if (engine == 0)
-        fail_msg("no engine runs under the jailer %d", setting()->jailer);
+                                      .engine_fds = open_files(engine_pid())};
 }
 
 bool same_holdings(const struct holdings *a, const struct holdings *b)

@@ -95,6 +95,7 @@ bool eventually(bool (*done)(void *arg), void *arg, unsigned ms);
 // Host processes with `needle` in their command line; the first one's pid to *ret_pid unless NULL.
 int host_processes(const char *needle, pid_t *ret_pid);
 bool no_host_process(void *needle);
+pid_t engine_pid(void);
 
 // What this stack holds on the host, to be compared before and after.
 struct holdings {
