@@ -40,8 +40,9 @@ static int bind_sockets(struct engine *e)
 {
     int r = listener_new(e, &e->listener);
     if (r < 0) {
-        log_error("bind_failed", log_str("socket", e->config->socket), log_errno(r),
-                  log_str("hint", r == -EADDRINUSE ? "another engine listens there" : ""));
+        log_error(
+            "bind_failed", log_str("socket", e->config->socket), log_errno(r),
+            log_str("hint", r == -EADDRINUSE ? "another engine listens there, or it is not a socket of this engine" : ""));
         return r;
     }
     if (e->config->metrics_socket[0] == '\0')
@@ -86,6 +87,8 @@ static void on_hello(void *arg, const struct driver_answer *answer)
     if (e->stopping)
         return;
     int r = answer->error;
+    if (r == 0 && answer->handle != JAIL_PROTOCOL_VERSION)
+        r = -EPROTONOSUPPORT;
     if (r == 0)
         r = container_driver.probe(e->container, on_probe, e);
     if (r < 0) {

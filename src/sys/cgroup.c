@@ -492,6 +492,12 @@ int cgroup_group_freeze(struct cgroup_group *group, bool freeze)
     return 0;
 }
 
+void cgroup_group_kill(const struct cgroup_group *group)
+{
+    if (group->tree->layout != CGROUP_V1)
+        file_write_at(group->dir_fd[group->tree->layout == CGROUP_V2 ? CGROUP_UNIFIED : CGROUP_TRACK], "cgroup.kill", "1");
+}
+
 // The number behind `key` at the start of a line of a flat keyed file; 0 if it is not there.
 static uint64_t keyed(const char *text, const char *key)
 {

@@ -67,6 +67,8 @@ const char *cgroup_role_kind(enum cgroup_role role);
 
 // Freezes or thaws everything of the sandbox, and waits (up to a second) until it is so.  -ETIMEDOUT.
 int cgroup_group_freeze(struct cgroup_group *group, bool freeze);
+// Sends SIGKILL to every process of the sandbox at once, where the kernel has cgroup.kill; else does nothing.
+void cgroup_group_kill(const struct cgroup_group *group);
 int cgroup_group_stats(const struct cgroup_group *group, struct cgroup_stats *ret_stats);
 // Removes the groups.  -EBUSY while a process or zombie is still inside: call again later.
 int cgroup_group_remove(struct cgroup_group *group);

