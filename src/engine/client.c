@@ -256,6 +256,7 @@ void client_close(struct client *c)
     c->stream = stream_free(c->stream);
     TAILQ_REMOVE(&e->clients, c, link);
     e->client_count--;
+    e->refused_count -= c->refused;
     free(c);
 }
 
@@ -265,6 +266,7 @@ void client_refuse(struct client *c, int code, const char *text)
         return;
     send_error(c, 0, code, text);
     c->refused = true;
+    c->engine->refused_count++;
     release(c);
     if (c->dropped)
         return;

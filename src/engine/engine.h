@@ -40,7 +40,8 @@ struct engine {
     struct timer deadline;  // of the start, then of the stop
 
     struct client_list clients;
-    unsigned client_count;
+    unsigned client_count;   // all connections
+    unsigned refused_count;  // of those, the ones that only linger: they take nobody's place
     struct sandbox_list sandboxes;
     unsigned sandbox_count;
     uint32_t last_sandbox_id;

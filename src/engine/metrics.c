@@ -82,7 +82,7 @@ void metrics_write(const struct engine *e, struct buf *out)
     head(out, "build_info", "gauge", "The version, as a label.");
     buf_printf(out, "sandbox_engine_build_info{version=\"%s\"} 1\n", ENGINE_VERSION);
     single(out, "uptime_seconds", "gauge", "Seconds since the start.", (mono_ns() - e->started_ns) / NS_PER_S);
-    single(out, "connections", "gauge", "Client connections open.", e->client_count);
+    single(out, "connections", "gauge", "Client connections open.", e->client_count - e->refused_count);
     single(out, "connections_total", "counter", "Client connections accepted.", m->connections);
     head(out, "connections_refused_total", "counter", "Client connections refused, by reason.");
     buf_printf(out, "sandbox_engine_connections_refused_total{reason=\"uid\"} %" PRIu64 "\n", m->refused_uid);

@@ -67,7 +67,7 @@ void status_write(struct engine *e, struct buf *out)
     templates_list(e->templates, &j);
     json_close(&j, ']');
     write_sandboxes(e, &j);
-    json_u64(&j, "connections", e->client_count);
+    json_u64(&j, "connections", e->client_count - e->refused_count);
     write_limits(e->config, &j);
     json_close(&j, '}');
 }

@@ -235,6 +235,29 @@ static void who_may_connect(void **state)
     rig_stop(rig);
 }
 
+static void strangers_take_nobodys_place(void **state)
+{
+    enum { STRANGERS = 100 };
+    if (geteuid() != 0)
+        skip();
+    struct rig *rig = rig_start(ARGS("--set", "max_connections=2"));
+    assert_int_equal(chmod(rig->dir, 0755), 0);
+    int strange[STRANGERS];
+    assert_int_equal(seteuid(64125), 0);
+    for (int i = 0; i < STRANGERS; i++)
+        strange[i] = rig_connect(rig);
+    assert_int_equal(seteuid(0), 0);
+    rig_expect_error(strange[0], 0, SANDBOX_ERR_PERMISSION_DENIED, "allowed_uids");
+    cleanup_fd int a = rig_connect(rig), b = rig_connect(rig);
+    rig_create(a);
+    rig_create(b);
+    for (int i = 0; i < STRANGERS; i++) {
+        assert_true(rig_closed(strange[i]));  // none of them is kept, though they do not go by themselves
+        close(strange[i]);
+    }
+    rig_stop(rig);
+}
+
 static void who_does_not_read_is_dropped(void **state)
 {
     struct rig *rig = rig_start(NULL);
@@ -463,6 +486,7 @@ int main(void)
         cmocka_unit_test(one_engine_has_one_ceiling),
         cmocka_unit_test(creates_wait_for_a_slot),
         cmocka_unit_test(who_may_connect),
+        cmocka_unit_test(strangers_take_nobodys_place),
         cmocka_unit_test(who_does_not_read_is_dropped),
         cmocka_unit_test(metrics_and_nothing_else),
         cmocka_unit_test(stale_sockets_are_replaced),
