@@ -186,6 +186,20 @@ bool same_holdings(const struct holdings *a, const struct holdings *b)
     return same;
 }
 
+void look_when_calm(struct holdings *ret_holdings)
+{
+    struct holdings last, now;
+    look_at_holdings(&last);
+    uint64_t end = now_ms() + patient(10000);
+    for (int same = 0; same < 3; same = same_holdings(&last, &now) ? same + 1 : 0, last = now) {
+        if (now_ms() > end)
+            fail_msg("what the stack holds never comes to rest");
+        wait_ms(30);
+        look_at_holdings(&now);
+    }
+    *ret_holdings = last;
+}
+
 static bool settled(void *arg)
 {
     struct holdings now;

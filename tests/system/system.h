@@ -102,6 +102,8 @@ struct holdings {
     int processes, mounts, loops, cgroups, jailer_fds, engine_fds;
 };
 void look_at_holdings(struct holdings *ret_holdings);
+// The same once it no longer changes: the kernel frees some things a moment after they are gone.
+void look_when_calm(struct holdings *ret_holdings);
 bool same_holdings(const struct holdings *a, const struct holdings *b);
 // They are as they were within 10 s (times `slow`), or the test fails and says what is left.
 void assert_settles(const struct holdings *before);

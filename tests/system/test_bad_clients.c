@@ -141,7 +141,7 @@ static void garbage_behind_a_good_frame_ends_only_what_follows(void **state)
 static void a_frame_that_lies_about_its_length_takes_its_sandboxes_along(void **state)
 {
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     cleanup_fd int fd = dial();
     ask_create(fd, 1);
     expect_created(fd, 1);
@@ -191,7 +191,7 @@ static void half_frames_wait_and_go_without_a_trace(void **state)
     enum { CLIENTS = 200 };
     static uint8_t frame[FRAME_ROOM];
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     int fds[CLIENTS];
     size_t n = example_frame(0, frame);
     for (int i = 0; i < CLIENTS; i++) {
@@ -255,7 +255,7 @@ static void those_who_ask_much_and_never_read_cost_a_bounded_amount(void **state
 {
     enum { CLIENTS = 8 };
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     long kib = engine_memory_kib();
     int fds[CLIENTS];
     for (int i = 0; i < CLIENTS; i++) {
@@ -295,7 +295,7 @@ static void close_many(int count)
 static void a_thousand_connections_are_all_answered(void **state)
 {
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     int n = open_many(1000);
     for (int i = 0; i < n; i++)
         ask_status(many[i], (uint64_t)i + 1);
@@ -322,7 +322,7 @@ static bool one_more_is_let_in(void *arg)
 static void one_more_than_the_ceiling_is_refused_with_a_sentence(void **state)
 {
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     int n = open_many(CONNECTIONS);
     for (int i = 0; i < n; i++)
         ask_status(many[i], 1);
@@ -349,7 +349,7 @@ static void one_more_than_the_ceiling_is_refused_with_a_sentence(void **state)
 static void those_who_are_refused_and_stay_do_not_keep_others_out(void **state)
 {
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     int n = open_many(CONNECTIONS);
     int refused[32];
     for (int i = 0; i < 32; i++) {
@@ -409,7 +409,7 @@ static void client_killed_mid_create(void **state)
     cleanup_sandbox sandbox_handle_t *other = create(NULL);
     assert_answers(other);
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     for (int i = 0; i < 40; i++) {
         kill_a_client(asks_creates, dice(60000));
         if (i % 8 == 0)
@@ -434,7 +434,7 @@ static void client_killed_mid_exec(void **state)
     cleanup_sandbox sandbox_handle_t *other = create(NULL);
     assert_answers(other);
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     for (int i = 0; i < 20; i++)
         kill_a_client(asks_execs, dice(20000));
     assert_true(eventually(no_host_process, (void *)"sleep 766006", 10000));
@@ -463,7 +463,7 @@ static void asks_everything_at_once(int say)
 static void client_killed_with_sandboxes_in_every_state(void **state)
 {
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     for (int i = 0; i < 20; i++)
         kill_a_client(asks_everything_at_once, dice(10000));
     assert_true(eventually(no_host_process, (void *)"sleep 766006", 10000));
