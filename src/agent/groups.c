@@ -194,6 +194,21 @@ static bool slot_empty(const struct slot *slot)
     return group_empty(h->fd, dir.text, way);
 }
 
+// Kernels from 6.14 on kill whatever is forked into a v2 group (CLONE_INTO_CGROUP) that cgroup.kill was ever used on: they
+// compare the group's count of kills with that of the forking process's own group.  So such a group is made anew.
+static int slot_renew(struct slot *slot)
+{
+    const struct hierarchy *h = find(slot->groups, is_v2);
+    if (!slot->kill.spent || h == NULL)
+        return 0;
+    struct slot_path dir = slot_file(slot, h, "");
+    if (unlinkat(h->fd, dir.text, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        return -errno;
+    if (mkdirat(h->fd, dir.text, 0755) < 0)
+        return -errno;
+    return 0;
+}
+
 int slot_take(struct groups *groups, struct slot **ret_slot)
 {
     for (size_t i = 0; i < SLOTS_MAX; i++) {
@@ -201,6 +216,10 @@ int slot_take(struct groups *groups, struct slot **ret_slot)
         if (s->in_use || !slot_empty(s))
             continue;
         int r = slot_make(s);
+        if (r == 0)
+            r = slot_renew(s);
+        if (r == -EBUSY)  // the kernel still has something in it: the next one will do
+            continue;
         if (r < 0)
             return r;
         s->in_use = true;
