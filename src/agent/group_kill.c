@@ -108,10 +108,8 @@ bool group_kill_step(int dir, const char *path, enum kill_way way, struct kill_s
         leave_thawed(dir, path, way, state);
         return true;
     }
-    if (way == KILL_V2 && !state->no_kill_file) {
+    if (way == KILL_V2 && !state->no_kill_file)
         state->no_kill_file = group_write(dir, in_group(path, "cgroup.kill").text, "1") == -ENOENT;
-        state->spent = state->spent || !state->no_kill_file;
-    }
     if (way == KILL_V2 && state->no_kill_file)
         freeze_and_kill(dir, path, true, state);
     else if (way == KILL_V1_FREEZER)

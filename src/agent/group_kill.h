@@ -15,7 +15,6 @@ struct kill_state {
     bool freezing;
     unsigned waited;  // steps since the freeze was asked for
     bool no_kill_file;
-    bool spent;  // cgroup.kill was used: the group must not be forked into any more (see slot_renew in groups.c)
 };
 
 // Whether no process is left in the group `path` below `dir`.

@@ -43,7 +43,8 @@ struct slot {
     struct groups *groups;
     unsigned number;
     bool in_use;
-    bool made;  // its directories exist
+    bool made;   // its directories exist
+    bool stale;  // its v2 directory must be made anew: see renew
     struct kill_state kill;
 };
 
@@ -194,32 +195,27 @@ static bool slot_empty(const struct slot *slot)
     return group_empty(h->fd, dir.text, way);
 }
 
-// Kernels from 6.14 on kill whatever is forked into a v2 group (CLONE_INTO_CGROUP) that cgroup.kill was ever used on: they
-// compare the group's count of kills with that of the forking process's own group.  So such a group is made anew.
-static int slot_renew(struct slot *slot)
+// A v2 group on which cgroup.kill was used is replaced by a fresh one before it is cloned into again: on Linux 6.18 every child
+// that CLONE_INTO_CGROUP puts into such a group is killed at birth, for ever after.  False if it cannot be removed yet.
+static bool renew(struct slot *slot)
 {
     const struct hierarchy *h = find(slot->groups, is_v2);
-    if (!slot->kill.spent || h == NULL)
-        return 0;
+    if (!slot->stale || h == NULL)
+        return true;
     struct slot_path dir = slot_file(slot, h, "");
     if (unlinkat(h->fd, dir.text, AT_REMOVEDIR) < 0 && errno != ENOENT)
-        return -errno;
-    if (mkdirat(h->fd, dir.text, 0755) < 0)
-        return -errno;
-    return 0;
+        return false;
+    slot->made = slot->stale = false;
+    return true;
 }
 
 int slot_take(struct groups *groups, struct slot **ret_slot)
 {
     for (size_t i = 0; i < SLOTS_MAX; i++) {
         struct slot *s = &groups->slots[i];
-        if (s->in_use || !slot_empty(s))
+        if (s->in_use || !slot_empty(s) || !renew(s))
             continue;
         int r = slot_make(s);
-        if (r == 0)
-            r = slot_renew(s);
-        if (r == -EBUSY)  // the kernel still has something in it: the next one will do
-            continue;
         if (r < 0)
             return r;
         s->in_use = true;
@@ -268,6 +264,7 @@ bool slot_kill(struct slot *slot, pid_t pgid)
             kill(-pgid, SIGKILL);
         return true;
     }
+    slot->stale = way == KILL_V2;
     struct slot_path dir = slot_file(slot, h, "");
     return group_kill_step(h->fd, dir.text, way, &slot->kill);
 }

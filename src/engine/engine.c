@@ -6,6 +6,7 @@
 #include "engine/client.h"
 #include "engine/listener.h"
 #include "engine/metrics_server.h"
+#include "engine/pool.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
 #include "libsandbox.h"
@@ -57,6 +58,11 @@ static void serve(struct engine *e)
 {
     timer_cancel(e->loop, &e->deadline);
     if (bind_sockets(e) < 0) {
+        give_up(e, EXIT_FAILURE);
+        return;
+    }
+    if (pool_new(e, &e->pool) < 0) {
+        log_error("no_memory", log_str("for", "the pool"));
         give_up(e, EXIT_FAILURE);
         return;
     }
@@ -158,6 +164,7 @@ struct engine *engine_free(struct engine *e)
     e->listener = listener_free(e->listener);
     e->metrics_server = metrics_server_free(e->metrics_server);
     close_clients(e);
+    e->pool = pool_free(e->pool);
     e->workers = workers_free(e->workers);
     e->container = container_free(e->container);  // ends every sandbox that is left
     e->templates = templates_free(e->templates);
@@ -191,5 +198,6 @@ void engine_stop(struct engine *e)
     if (timer_set(e->loop, &e->deadline, mono_ns() + e->config->stop_deadline_ms * NS_PER_MS) < 0)
         loop_stop(e->loop, EXIT_SUCCESS);
     close_clients(e);
+    pool_stop(e->pool);
     engine_sandbox_gone(e);
 }

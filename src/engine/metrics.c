@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/pool.h"
 #include "engine/sandbox.h"
 
 #include <inttypes.h>
@@ -76,6 +77,19 @@ static void write_sandboxes(const struct engine *e, struct buf *out)
                    e->metrics.deaths[i]);
 }
 
+static void write_pool(const struct engine *e, struct buf *out)
+{
+    const struct metrics *m = &e->metrics;
+    struct pool_counts counts = e->pool != NULL ? pool_count(e->pool) : (struct pool_counts){0};
+    single(out, "pool_hits_total", "counter", "Creates that took a warm sandbox.", m->pool_hits);
+    single(out, "pool_misses_total", "counter", "Creates that found none.", m->pool_misses);
+    single(out, "pool_ready", "gauge", "Warm sandboxes.", counts.ready);
+    single(out, "pool_filling", "gauge", "Sandboxes being made warm.", counts.filling);
+    head(out, "pool_fill_seconds", "summary", "Time to make a sandbox warm.");
+    buf_printf(out, "sandbox_engine_pool_fill_seconds_sum %.6f\nsandbox_engine_pool_fill_seconds_count %" PRIu64 "\n",
+               (double)m->pool_fill_ns / (double)NS_PER_S, m->pool_fills);
+}
+
 void metrics_write(const struct engine *e, struct buf *out)
 {
     const struct metrics *m = &e->metrics;
@@ -92,6 +106,7 @@ void metrics_write(const struct engine *e, struct buf *out)
     single(out, "creates_running", "gauge", "Sandboxes being started.", e->running_creates);
     single(out, "template_verifications_total", "counter", "Templates whose files were hashed.", m->template_verifications);
     write_creates(m, out);
+    write_pool(e, out);
     write_guest_ops(m, out);
     write_sandboxes(e, out);
 }

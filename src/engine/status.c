@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/json_out.h"
 #include "engine/engine.h"
+#include "engine/pool.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
 
@@ -67,6 +68,10 @@ void status_write(struct engine *e, struct buf *out)
     templates_list(e->templates, &j);
     json_close(&j, ']');
     write_sandboxes(e, &j);
+    json_open(&j, "pool", '[');
+    if (e->pool != NULL)
+        pool_list(e->pool, &j);
+    json_close(&j, ']');
     json_u64(&j, "connections", e->client_count - e->refused_count);
     write_limits(e->config, &j);
     json_close(&j, '}');
