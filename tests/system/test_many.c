@@ -150,26 +150,6 @@ static void several_sandboxes_at_once_are_apart(void **state)
 
 // ---- nothing is left -----------------------------------------------------------------------------------------------------
 
-static bool settled(void *arg)
-{
-    struct holdings now;
-    look_at_holdings(&now);
-    return same_holdings(arg, &now);
-}
-
-static void assert_settles(const struct holdings *before)
-{
-    struct holdings copy = *before;
-    if (eventually(settled, &copy, 10000))
-        return;
-    struct holdings n;
-    look_at_holdings(&n);
-    fail_msg("left over: processes %d -> %d, mounts %d -> %d, loops %d -> %d, control groups %d -> %d, the jailer's files "
-             "%d -> %d, the engine's %d -> %d",
-             before->processes, n.processes, before->mounts, n.mounts, before->loops, n.loops, before->cgroups, n.cgroups,
-             before->jailer_fds, n.jailer_fds, before->engine_fds, n.engine_fds);
-}
-
 static void one_cycle(const sandbox_spec_t *spec, int kind)
 {
     sandbox_handle_t *h = create(spec);
@@ -198,7 +178,7 @@ static void twenty_cycles_leak_nothing(void **state)
         one_cycle(&spec, kind);  // what is made once and kept: a mounted template, files
     assert_true(eventually(no_host_process, (void *)"sleep 744004", 10000));
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     for (int i = 0; i < 20; i++)
         one_cycle(&spec, i % 3);
     assert_settles(&before);
@@ -211,7 +191,7 @@ static void a_connection_that_goes_away_takes_its_sandboxes_along(void **state)
         skip();
     }
     struct holdings before;
-    look_at_holdings(&before);
+    look_when_calm(&before);
     pid_t child = fork();
     if (child == 0) {  // a client that dies without a word
         sandbox_conn_t *conn = NULL;

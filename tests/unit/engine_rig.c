@@ -119,9 +119,10 @@ static void exec_engine(const struct rig *rig, int channel, const char *const *a
     exe = fcntl(exe, F_DUPFD_CLOEXEC, 50);
     for (int i = 0; i < 3; i++)
         dup2(fds[i], ENGINE_FD_JAILER + i);
-    const char *argv[8 + RIG_ARGS_MAX] = {"sandbox-engine", "--set", "log_level=debug", "--set", "socket_mode=0666"};
+    const char *argv[10 + RIG_ARGS_MAX] = {"sandbox-engine",   "--set", "log_level=debug", "--set",
+                                           "socket_mode=0666", "--set", "pool_auto=0"};
     for (size_t i = 0; args != NULL && args[i] != NULL && i < RIG_ARGS_MAX; i++)
-        argv[5 + i] = args[i];
+        argv[7 + i] = args[i];
     become_engine();
     fexecve(exe, (char **)argv, environ);
     _exit(98);
@@ -343,6 +344,7 @@ Sandbox__CreateRequest rig_spec(void)
     spec.memory_mib = 64;
     spec.vcpu_count = 1;
     spec.template_name = (char *)"debian";
+    spec.pool_wait_ms = RIG_WAIT_MS;
     return spec;
 }
 

@@ -197,6 +197,7 @@ static void creates_wait_for_a_slot(void **state)
     Sandbox__CreateRequest spec = rig_spec();
     rig_send_create(fd, 1, &spec);
     RIG_AWAIT(rig->play.held_starts == 1);
+    spec.pool_wait_ms = 0;
     rig_send_create(fd, 2, &spec);
     rig_expect_error(fd, 2, SANDBOX_ERR_POOL_EXHAUSTED, "pool_wait_ms is 0");
     spec.pool_wait_ms = 150;
