@@ -357,6 +357,11 @@ void sandbox_destroy_for(struct sandbox *sb, struct request *r)
 
 // ---- facts ----
 
+const char *sandbox_start_name(const struct sandbox *sb)
+{
+    return sb->from_pool ? "pool" : "cold";
+}
+
 uint64_t sandbox_uptime_ns(const struct sandbox *sb)
 {
     return sb->state == SANDBOX_PAUSED ? sb->ran_ns : mono_ns() - sb->since_ns;
