@@ -131,6 +131,7 @@ int main(int argc, char **argv)
 {
     harden();
     struct agent a = {.null_fd = -1};
+    TAILQ_INIT(&a.execs);
     struct options o = {.control = -1};
     int r = groups_new(&a.groups);
     if (r == 0) {

@@ -69,6 +69,7 @@ struct sandbox {
     struct power_list powers;  // pauses and resumes: the first is being done, the others wait
     uint64_t since_ns;         // last resume (or the start)
     uint64_t ran_ns;           // while paused: how long it had run since then
+    uint64_t suspended_ns;     // when the agent was told of the pause
     uint64_t faults_before;    // page faults up to the last resume
 };
 

@@ -156,13 +156,15 @@ static void close_fds(int (*fds)[FDPASS_MAX])
         close_fd(&(*fds)[i]);
 }
 
-// Adds a descriptor of each guest cgroup to the order.
+// Adds a descriptor of each guest cgroup to the order.  A directory of the host's own mount would lead a taken-over agent
+// upwards, by "..", to the host's root: each is the root of a mount of its own, above which there is nothing.
 static int add_groups(const struct sandbox *s, struct enter_order *order, int *fds)
 {
     for (int role = 0; role < CGROUP_ROLES; role++) {
-        int fd = cgroup_group_guest_fd(s->group, (enum cgroup_role)role);
-        if (fd == -ENOENT)
+        cleanup_fd int dir = cgroup_group_guest_fd(s->group, (enum cgroup_role)role);
+        if (dir == -ENOENT)
             continue;
+        int fd = dir < 0 ? dir : mount_clone(dir, "");
         if (fd < 0)
             return fd;
         fds[order->groups] = fd;

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,9 @@ enum {
     CPU_PERIOD_US = 100000,
     FREEZE_WAIT_MS = 1000,
     POLL_STEP_US = 200,
-    TREE_DEPTH_MAX = 6,
+    TREE_DEPTH_MAX = 100 * 1000,  // groups inside groups that can be removed
+    AGENT_VCPUS = 1,              // it has one thread; more would be processes of whoever took it over
+    GUEST_GROUPS_MAX = 300,       // what an agent makes below guest/: 256 of them, one level deep
 };
 
 struct cgroup_tree {
@@ -92,41 +95,106 @@ static void kill_members(int dir_fd)
     }
 }
 
-// Removes every group below `dir_fd`, deepest first, killing members if asked.  Returns how many, or a negative errno (the
-// first; the rest is still tried).
-static int remove_below(int dir_fd, bool kill_first, int depth)
+// A group on the way down.  An agent that was taken over can make groups as deep as it likes in what was delegated to it, so
+// the way is kept here and not on the stack, and only one descriptor of it is open: the way up is "..".
+struct walk_level {
+    char name[NAME_MAX + 1];  // in the level above
+    unsigned skip;            // how many groups in it are known to stay
+};
+
+// Removes groups directly in `fd`, passing over the first `skip`, which are known to stay, up to one that has members or
+// groups of its own: *ret_next is its name, or "" when the end was reached.
+static int remove_direct(int fd, unsigned skip, int *removed, char ret_next[NAME_MAX + 1])
 {
-    if (depth > TREE_DEPTH_MAX)
-        return -ELOOP;
-    int copy = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ret_next[0] = '\0';
+    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = copy < 0 ? NULL : fdopendir(copy);
     if (dir == NULL) {
         int r = -errno;
         close_fd(&copy);
         return r;
     }
-    int removed = 0, error = 0;
-    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        if (e->d_type != DT_DIR || e->d_name[0] == '.')
+    unsigned passed = 0;
+    for (struct dirent *e; ret_next[0] == '\0' && (e = readdir(dir)) != NULL;) {
+        if (e->d_type != DT_DIR || e->d_name[0] == '.' || passed++ < skip)
             continue;
-        cleanup_fd int child = openat(dir_fd, e->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (child < 0)
-            continue;
-        if (kill_first) {
-            file_write_at(child, "cgroup.freeze", "0");
-            file_write_at(child, "freezer.state", "THAWED");
-            kill_members(child);
-        }
-        int r = remove_below(child, kill_first, depth + 1);
-        if (r > 0)
-            removed += r;
-        if (unlinkat(dir_fd, e->d_name, AT_REMOVEDIR) == 0)
-            removed++;
-        else if (error == 0)
-            error = -errno;
+        if (unlinkat(fd, e->d_name, AT_REMOVEDIR) == 0)
+            ++*removed;
+        else if (errno != ENOENT)
+            snprintf(ret_next, NAME_MAX + 1, "%s", e->d_name);
     }
     closedir(dir);
-    return error < 0 ? error : removed;
+    return 0;
+}
+
+static void end_members(int fd)
+{
+    file_write_at(fd, "cgroup.freeze", "0");
+    file_write_at(fd, "freezer.state", "THAWED");
+    kill_members(fd);
+}
+
+// Makes room for one level more.
+static int deepen(struct walk_level **levels, unsigned depth, unsigned *room)
+{
+    if (depth == TREE_DEPTH_MAX)
+        return -ELOOP;
+    if (depth + 1 < *room)
+        return 0;
+    unsigned more = *room * 2 + 8;
+    struct walk_level *grown = realloc(*levels, more * sizeof *grown);
+    if (grown == NULL)
+        return -ENOMEM;
+    *levels = grown;
+    *room = more;
+    return 0;
+}
+
+// One step of the walk: down into a group that could not be removed, or up out of one where all was tried.
+static int walk_step(int *fd, struct walk_level **levels, unsigned *depth, unsigned *room, bool kill_first, int *removed)
+{
+    char next[NAME_MAX + 1];
+    struct walk_level *here = &(*levels)[*depth];
+    int r = remove_direct(*fd, here->skip, removed, next);
+    if (r == 0 && next[0] != '\0')
+        r = deepen(levels, *depth, room);
+    if (r < 0 || (next[0] == '\0' && *depth == 0))
+        return r;
+    cleanup_fd int to = openat(*fd, next[0] != '\0' ? next : "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (to < 0)
+        return -errno;
+    close_fd(fd);
+    *fd = take_fd(&to);
+    if (next[0] != '\0') {
+        struct walk_level *below = &(*levels)[++*depth];
+        memcpy(below->name, next, sizeof next);
+        below->skip = 0;
+        if (kill_first)
+            end_members(*fd);
+    } else if (unlinkat(*fd, (*levels)[(*depth)--].name, AT_REMOVEDIR) == 0) {
+        ++*removed;
+    } else {
+        (*levels)[*depth].skip++;
+    }
+    return 1;
+}
+
+// Removes every group below `dir_fd`, deepest first, killing members if asked.  Returns how many, or a negative errno when
+// some stay (all were tried).
+static int remove_below(int dir_fd, bool kill_first)
+{
+    cleanup_fd int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    unsigned depth = 0, room = 8;
+    cleanup_free struct walk_level *levels = calloc(room, sizeof *levels);
+    if (levels == NULL)
+        return -ENOMEM;
+    int removed = 0, r;
+    do
+        r = walk_step(&fd, &levels, &depth, &room, kill_first, &removed);
+    while (r > 0);
+    return r < 0 ? r : levels[0].skip > 0 ? -EBUSY : removed;
 }
 
 int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
@@ -138,7 +206,7 @@ int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
         for (int i = 0; i < CGROUP_ROLES; i++) {
             if (tree->dir_fd[i] < 0)
                 continue;
-            int r = remove_below(tree->dir_fd[i], true, 0);
+            int r = remove_below(tree->dir_fd[i], true);
             if (r > 0)
                 removed += r;
             else if (r < 0)
@@ -401,6 +469,9 @@ static int limit_v2(int dir, const struct cgroup_limits *l)
         r = write_number(dir, "agent/memory.max", (uint64_t)AGENT_MEMORY_MIB << 20);
     if (r == 0)
         r = write_number(dir, "agent/pids.max", AGENT_PIDS);
+    snprintf(cpu, sizeof cpu, "%d %d", AGENT_VCPUS * CPU_PERIOD_US, CPU_PERIOD_US);
+    if (r == 0)
+        r = file_write_at(dir, "agent/cpu.max", cpu);
     // So that each exec has its own count of memory kills.
     return r < 0 ? r : file_write_at(dir, "guest/cgroup.subtree_control", "+memory +pids");
 }
@@ -421,7 +492,17 @@ static int limit_v1(const struct cgroup_group *g, const struct cgroup_limits *l)
         r = write_number(cpu, "guest/cpu.cfs_period_us", CPU_PERIOD_US);
     if (r == 0)
         r = write_number(cpu, "guest/cpu.cfs_quota_us", (uint64_t)l->vcpus * CPU_PERIOD_US);
+    if (r == 0)
+        r = write_number(cpu, "agent/cpu.cfs_quota_us", (uint64_t)AGENT_VCPUS * CPU_PERIOD_US);
     return r;
+}
+
+// Groups use memory of the kernel's, and memory groups a number of which a host has 65,535: a taken-over agent must not have
+// them all.  v1 knows no such limit.
+static int limit_groups(int v2_dir)
+{
+    int r = write_number(v2_dir, "guest/cgroup.max.descendants", GUEST_GROUPS_MAX);
+    return r < 0 ? r : write_number(v2_dir, "guest/cgroup.max.depth", 1);
 }
 
 // Hands guest/ to `owner`: the directory (to make exec-N), the file that moves processes in, and on v2 the two files that
@@ -446,6 +527,8 @@ int cgroup_group_settle(struct cgroup_group *group, pid_t pid, const struct cgro
             r = delegate(group->dir_fd[role], owner);
     // A move within v2 also needs the right to write to the common ancestor's cgroup.procs, which is NAME's.
     int v2 = group->dir_fd[CGROUP_UNIFIED] >= 0 ? group->dir_fd[CGROUP_UNIFIED] : group->dir_fd[CGROUP_TRACK];
+    if (r == 0 && v2 >= 0)
+        r = limit_groups(v2);
     if (r == 0 && v2 >= 0 && fchownat(v2, "cgroup.procs", owner, owner, AT_SYMLINK_NOFOLLOW) < 0)
         r = -errno;
     return r;
@@ -578,7 +661,7 @@ int cgroup_group_remove(struct cgroup_group *group)
         cleanup_fd int fd = openat(group->tree->dir_fd[role], group->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0)
             continue;
-        int r = remove_below(fd, false, 0);
+        int r = remove_below(fd, false);
         if (r >= 0 && unlinkat(group->tree->dir_fd[role], group->name, AT_REMOVEDIR) < 0)
             r = -errno;
         if (r < 0)

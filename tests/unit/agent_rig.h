@@ -20,6 +20,9 @@ struct rig {
 
 enum { RIG_WAIT_MS = 20000 };
 
+// Whether this process may make what an agent needs; else says so in TAP.
+bool rig_possible(void);
+
 // Starts the agent with `args` after --control (NULL-terminated, may be NULL), not configured.
 void rig_start(struct rig *rig, const char *const *args);
 // The same, configured with hostname "box", a machine id and two variables (SANDBOX_A=1, SHARED=sandbox).
@@ -71,6 +74,8 @@ bool same_bytes(ProtobufCBinaryData b, const char *text);
 
 // Open descriptors of the agent.
 size_t rig_fd_count(const struct rig *rig);
+// Resident memory of the agent, in KiB.
+size_t rig_rss_kib(const struct rig *rig);
 // Polls `condition` until it is true; fails the test after RIG_WAIT_MS.
 #define wait_for(condition)                                                                                                    \
     do {                                                                                                                       \

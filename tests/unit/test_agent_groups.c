@@ -361,6 +361,35 @@ static void deaths_for_memory_are_told(void **state)
     }
 }
 
+// Processes that will not die (here: frozen from above, as a stopped disk would hold them) do not hold up the answer; they are
+// killed as soon as they can be.
+static void what_will_not_die_does_not_hold_the_answer(void **state)
+{
+    struct sandbox s;
+    if (!sandbox_start(&s, &setups[2]))  // v1freezer: what is frozen does not even die of SIGKILL
+        skip();
+    struct script x;
+    script_init(&x, "echo before; exec sleep 791");
+    x.exec.timeout_ms = 1000;
+    Sandbox__Agent__Request request = EXEC_REQUEST(&x.exec);
+    cleanup_fd int line = rig_open(&s.rig);
+    rig_request(line, &request);
+    wait_for(says(&s, "pgrep -cf '^sleep 79'; true", "1\n"));
+    write_file(s.dirs[0], "freezer.state", "FROZEN");
+    uint64_t start = mono_ns();
+    guest_result *r = rig_answer(line);
+    uint64_t took = mono_ns() - start;
+    assert_true(took > 1500 * NS_PER_MS && took < 3500 * NS_PER_MS);
+    assert_true(r->exec->timed_out);
+    assert_int_equal(r->exec->term_signal, SIGKILL);
+    assert_int_equal(r->exec->exit_code, -1);
+    assert_bytes(r->exec->out, "before\n");
+    pb_free(r);
+    write_file(s.dirs[0], "freezer.state", "THAWED");
+    wait_for(says(&s, nothing_left, "none\n"));
+    sandbox_stop(&s);
+}
+
 // A command that cannot join its groups does not run.
 static void no_group_no_command(void **state)
 {
@@ -420,12 +449,20 @@ static void freezing_kills_on_v2_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(commands_join_every_group),    cmocka_unit_test(clone3_is_hidden),
-        cmocka_unit_test(a_time_out_kills_everything),  cmocka_unit_test(too_much_output_kills_everything),
-        cmocka_unit_test(a_gone_host_kills_everything), cmocka_unit_test(children_left_behind_live_on),
-        cmocka_unit_test(groups_are_used_again),        cmocka_unit_test(places_are_limited),
-        cmocka_unit_test(deaths_for_memory_are_told),   cmocka_unit_test(no_group_no_command),
+        cmocka_unit_test(commands_join_every_group),
+        cmocka_unit_test(clone3_is_hidden),
+        cmocka_unit_test(a_time_out_kills_everything),
+        cmocka_unit_test(too_much_output_kills_everything),
+        cmocka_unit_test(a_gone_host_kills_everything),
+        cmocka_unit_test(children_left_behind_live_on),
+        cmocka_unit_test(groups_are_used_again),
+        cmocka_unit_test(places_are_limited),
+        cmocka_unit_test(deaths_for_memory_are_told),
+        cmocka_unit_test(no_group_no_command),
+        cmocka_unit_test(what_will_not_die_does_not_hold_the_answer),
         cmocka_unit_test(freezing_kills_on_v2_too),
     };
+    if (!rig_possible())
+        return 0;
     return cmocka_run_group_tests_name("agent_groups", tests, NULL, NULL);
 }

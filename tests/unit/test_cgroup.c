@@ -1,16 +1,19 @@
 // Control groups on this host, in each layout it can be used in (pure v2; or hybrid, with v2 tracking and with the freezer).
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "sys/cgroup.h"
 #include "sys/small_file.h"
 #include "unit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -193,6 +196,87 @@ static void a_group_is_made_once(void **state)
     cgroup_tree_close(tree);
 }
 
+// What was delegated can be filled by a hostile agent: deeper and wider than any agent would.
+static void what_a_hostile_agent_made_is_removed(bool v2_tracking)
+{
+    enum { DEEP = 400, WIDE = 400 };
+    struct cgroup_tree *tree = open_tree_or_skip(v2_tracking);
+    struct cgroup_group *g = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-3", &g), 0);
+    pid_t pid = start_counter();
+    struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
+    assert_int_equal(cgroup_group_enter(g, pid), 0);
+    assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        cleanup_fd int top = cgroup_group_guest_fd(g, (enum cgroup_role)role);
+        if (top < 0)
+            continue;
+        int wide = 0, deep = 0;
+        for (char name[16]; wide < WIDE; wide++) {
+            snprintf(name, sizeof name, "w%d", wide);
+            if (mkdirat(top, name, 0755) < 0)
+                break;
+        }
+        cleanup_fd int at = openat(top, "w1", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        for (; deep < DEEP && mkdirat(at, "d", 0755) == 0; deep++) {
+            int next = openat(at, "d", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            close(at);
+            at = next;
+        }
+        // v2 has limits for this.
+        if (role == CGROUP_UNIFIED || role == CGROUP_TRACK)
+            assert_true(wide < WIDE && deep == 0);
+        else
+            assert_true(wide == WIDE && deep == DEEP);
+    }
+    kill(pid, SIGKILL);
+    reap(pid);
+    assert_int_equal(remove_with_patience(g), 0);
+    cgroup_group_free(g);
+    cgroup_tree_close(tree);
+}
+
+static void what_a_hostile_agent_made_is_removed_with_v2_tracking(void **state)
+{
+    what_a_hostile_agent_made_is_removed(true);
+}
+
+static void what_a_hostile_agent_made_is_removed_with_the_freezer(void **state)
+{
+    what_a_hostile_agent_made_is_removed(false);
+}
+
+// A group in use among others, deep down, is passed over; all others go, and it too once it is free.
+static void a_busy_group_is_passed_over(void **state)
+{
+    struct cgroup_tree *tree = open_tree_or_skip(false);
+    struct cgroup_group *g = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-4", &g), 0);
+    pid_t pid = start_counter();
+    cleanup_fd int top = -1;
+    for (int role = 0; role < CGROUP_ROLES && top < 0; role++)
+        top = cgroup_group_guest_fd(g, (enum cgroup_role)role);
+    char name[64];
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "g%d", i);
+        assert_int_equal(mkdirat(top, name, 0755), 0);
+        snprintf(name, sizeof name, "g%d/x", i);
+        assert_int_equal(mkdirat(top, name, 0755), 0);
+    }
+    snprintf(name, sizeof name, "%d", (int)pid);
+    assert_int_equal(file_write_at(top, "g7/x/cgroup.procs", name), 0);
+    assert_int_equal(cgroup_group_remove(g), -EBUSY);
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "g%d", i);
+        assert_int_equal(faccessat(top, name, F_OK, 0), i == 7 ? 0 : -1);
+    }
+    kill(pid, SIGKILL);
+    reap(pid);
+    assert_int_equal(remove_with_patience(g), 0);
+    cgroup_group_free(g);
+    cgroup_tree_close(tree);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +284,9 @@ int main(void)
         cmocka_unit_test(life_with_the_freezer),
         cmocka_unit_test(the_next_life_removes_what_a_dead_one_left),
         cmocka_unit_test(a_group_is_made_once),
+        cmocka_unit_test(what_a_hostile_agent_made_is_removed_with_v2_tracking),
+        cmocka_unit_test(what_a_hostile_agent_made_is_removed_with_the_freezer),
+        cmocka_unit_test(a_busy_group_is_passed_over),
     };
     return cmocka_run_group_tests_name("cgroup", tests, NULL, NULL);
 }
