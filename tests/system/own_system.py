@@ -257,6 +257,19 @@ def command_of(pid):
         return "?"
 
 
+def describe(pid):
+    """For the report of one that should be gone."""
+    def read(name):
+        try:
+            with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
+                return " ".join(file.read().split())
+        except OSError:
+            return "?"
+    status = dict(line.split(":\t", 1) for line in open(f"/proc/{pid}/status", encoding="utf-8") if ":\t" in line)
+    return f"{pid} '{command_of(pid)}' {status.get('State', '?').strip()}, parent {status.get('PPid', '?').strip()}, " \
+           f"tracer {status.get('TracerPid', '?').strip()}, {read('wchan')}, {read('stack')}"
+
+
 def processes_saying(needle):
     return [pid for pid in all_processes() if pid != os.getpid() and needle in command_of(pid)]
 
@@ -289,7 +302,9 @@ class System:
             os.makedirs(path, exist_ok=True)
         os.chmod(folder, 0o755)
         if not os.path.exists(self.templates):
-            shutil.copytree(os.path.join(os.environ["SANDBOX_TEMPLATES"], TEMPLATE), os.path.join(self.templates, TEMPLATE))
+            os.mkdir(self.templates)
+            subprocess.run(["cp", "-a", "--sparse=always", os.path.join(os.environ["SANDBOX_TEMPLATES"], TEMPLATE),
+                            self.templates], check=True)
 
     # -- life --
 
@@ -440,9 +455,8 @@ class System:
     def assert_dead(self, known, marker, seconds=10):
         """After a kill: nothing runs any more.  `known`: below(jailer) before it; `marker`: in command lines of its guests."""
         def left():
-            return still_alive(known) + list(self.members()) + self.engines_left() + processes_saying(marker)
-        eventually(lambda: not left(), seconds,
-                   lambda: "still running: " + ", ".join(f"{pid} {command_of(pid)}" for pid in left()))
+            return {*still_alive(known), *self.members(), *self.engines_left(), *processes_saying(marker)}
+        eventually(lambda: not left(), seconds, lambda: "still running: " + ", ".join(describe(pid) for pid in left()))
         self.process.wait(timeout=10 * SLOW)
         eventually(lambda: not self.loops(), seconds, lambda: f"loop devices are left: {self.loops()}")
         need(not self.mounts(), f"mounts are left: {self.mounts()}")

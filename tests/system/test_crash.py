@@ -9,6 +9,7 @@ system runs through all of this undisturbed.
 """
 import os
 import random
+import signal
 import subprocess
 import time
 
@@ -99,6 +100,25 @@ def finish(clients):
         client.close()
 
 
+def a_jailer_that_seldom_gets_the_processor_starts_all_the_same():
+    """It is stopped nearly all the time, so that it sees everything late: its own throwaway sandbox has long ended, too."""
+    slow = System(os.path.join(WORK, "slow"))
+    try:
+        for _ in range(5):
+            slow.launch()
+            end = time.monotonic() + 60 * SLOW
+            while not slow.log_lines("ready") and time.monotonic() < end:
+                os.kill(slow.jailer, signal.SIGSTOP)
+                time.sleep(0.03)  # the others of this system go on
+                os.kill(slow.jailer, signal.SIGCONT)
+                time.sleep(0.0005)
+            need(slow.log_lines("tier_available"), f"the tier is not available: {slow.log_tail()}")
+            slow.assert_works()
+            need(slow.stop() == 0, "it did not end in order")
+    finally:
+        slow.stop()
+
+
 # ---- at random moments ------------------------------------------------------------------------------------------------------
 
 def end_at_random(who, rounds):
@@ -154,6 +174,7 @@ def agents_are_killed():
     rounds = 50 if LONG else 10
     with victim.client() as client:
         others = client.create()
+        client.execute(others, "true")  # its first command makes groups
         before = victim.cgroups()
         engine, jailer = victim.engine, victim.jailer
         kept = set(victim.agents())
@@ -310,7 +331,7 @@ def it_ends_as_it_began():
              f"files are left: {os.listdir(system.state)} {os.listdir(system.run)}")
 
 
-CASES = [the_stage_is_set, the_engine_is_killed, the_jailer_is_killed, engine_and_jailer_are_killed, every_process_of_it_is_killed,
+CASES = [a_jailer_that_seldom_gets_the_processor_starts_all_the_same, the_stage_is_set, the_engine_is_killed, the_jailer_is_killed, engine_and_jailer_are_killed, every_process_of_it_is_killed,
          agents_are_killed, the_jailer_is_killed_at_steps_of_a_create, the_jailer_is_killed_at_steps_of_the_childs_way_in,
          the_engine_is_killed_at_steps_of_a_create, the_engine_is_killed_at_steps_of_the_jailer,
          both_are_killed_at_steps_of_the_childs_way_in, the_new_sandbox_is_killed_at_steps_of_its_way_in, it_ends_as_it_began]
