@@ -454,14 +454,20 @@ static void on_exit_event(void *arg, uint32_t events)
     s->exit_watch = watch_remove(s->exit_watch);
     if (s->state == BUILDING && s->error == 0)
         hear_built(s);
-    if (s->state != LIVE)
-        fail(s, -ECANCELED, "the sandbox ended before its agent ran");
-    close_starting(s);
-    s->state = ENDING;
     struct cgroup_stats stats;
     s->out_of_memory = sandbox_stats(s, &stats) == 0 && stats.agent_oom_kills > 0;
     while (waitpid(s->pid, &s->wait_status, 0) < 0 && errno == EINTR)
         ;
+    close_starting(s);
+    // An agent can have run and ended (a self-test is short) before this process came to see it run.  A child that ends by
+    // itself on its way there has said why before.
+    if (s->state == BUILDING && s->error == 0 && WIFEXITED(s->wait_status)) {
+        s->state = LIVE;
+        s->handler->on_started(s->arg, 0, "");
+    }
+    if (s->state != LIVE)
+        fail(s, -ECANCELED, "the sandbox ended before its agent ran");
+    s->state = ENDING;
     s->give_up_ns = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
     finish(s);
 }

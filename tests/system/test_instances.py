@@ -1,0 +1,2 @@
+#!/usr/bin/python3
+print("1..0 # SKIP")
