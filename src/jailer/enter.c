@@ -298,9 +298,20 @@ static int (*const steps[ENTER_STEPS])(struct entry *e) = {
     [ENTER_EXEC] = exec_agent,
 };
 
+// Of the jailer's descriptors, hundreds where hundreds of sandboxes live, only the line is kept.  0 or a negative errno.
+static int keep_only(int *line)
+{
+    if (*line != FIRST_KEPT && dup3(*line, FIRST_KEPT, O_CLOEXEC) < 0)
+        return -errno;
+    *line = FIRST_KEPT;
+    return close_range(FIRST_KEPT + 1, ~0U, 0) < 0 ? -errno : 0;
+}
+
 void enter_main(int line, const struct sock_fprog *filter_program)
 {
     struct entry e = {.line = line, .filter = filter_program};
+    if (keep_only(&e.line) < 0)
+        _exit(1);
     // The jailer's handlers and mask are not the agent's.
     sigset_t no_signals;
     sigemptyset(&no_signals);
