@@ -186,7 +186,10 @@ static int start(struct jailer *j, const struct options *o)
     if (r < 0)
         return r;
     r = privileges_drop_jailer();
-    return r < 0 ? fail("dropping capabilities", r) : 0;
+    if (r < 0)
+        return fail("dropping capabilities", r);
+    r = releases_new(j->loop, &j->host->releases);
+    return r < 0 ? fail("starting threads", r) : 0;
 }
 
 static void tear_down(struct jailer *j)

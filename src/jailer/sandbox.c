@@ -51,6 +51,7 @@ struct sandbox {
     struct jail_start what;
     bool self_test;
     int template_mount, control_fd, log_fd;
+    int disk;  // keeps its file system mounted beyond the sandbox: see release.h
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
@@ -209,10 +210,11 @@ static int give_order(struct sandbox *s)
     cleanup_fd int template = mapped_template(s->template_mount, userns);
     if (template <0)
         return fail(s, template, "id-mapping the template");
-    cleanup_fd int disk = mapped_disk(s->host, s->what.disk_mib, userns);
-    if (disk < 0)
-        return fail(s, disk, "making the writable disk");
-    r = send_order(s, template, disk);
+    r = mapped_disk(s->host, s->what.disk_mib, userns);
+    if (r < 0)
+        return fail(s, r, "making the writable disk");
+    s->disk = r;
+    r = send_order(s, template, s->disk);
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
@@ -293,6 +295,7 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     timer_cancel(s->host->loop, &s->retry);
     s->exit_watch = watch_remove(s->exit_watch);
     close_fd(&s->pidfd);
+    release(s->host->releases, s->disk);
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
     uid_slots_give(s->host->uids, s->uid_slot);
@@ -377,6 +380,7 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .uid_slot = -1,
                           .pidfd = -1,
                           .line = -1,
+                          .disk = -1,
                           .template_mount = -1,
                           .control_fd = -1,
                           .log_fd = -1,
