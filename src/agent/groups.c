@@ -185,6 +185,11 @@ static int slot_make(struct slot *slot)
     return 0;
 }
 
+void groups_prepare(struct groups *groups)
+{
+    slot_make(&groups->slots[0]);
+}
+
 static bool slot_empty(const struct slot *slot)
 {
     enum kill_way way;
