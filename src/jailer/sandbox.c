@@ -51,7 +51,7 @@ struct sandbox {
     struct jail_start what;
     bool self_test;
     int template_mount, control_fd, log_fd;
-    int disk;  // keeps its file system mounted beyond the sandbox: see release.h
+    int disk, root;  // keep its file systems mounted beyond the sandbox: see release.h
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
@@ -256,6 +256,14 @@ static bool hear_built(struct sandbox *s)
     return true;
 }
 
+// Names the root's mount, and looks at nothing behind it.  -1: the sandbox's end does the unmounting.
+static int root_of(pid_t pid)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/root", (int)pid);
+    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
 static void on_line(void *arg, uint32_t events)
 {
     (void)events;
@@ -278,6 +286,7 @@ static void on_line(void *arg, uint32_t events)
         return;
     }
     close_starting(s);
+    s->root = root_of(s->pid);
     s->state = LIVE;
     s->handler->on_started(s->arg, 0, "");
 }
@@ -295,6 +304,7 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     timer_cancel(s->host->loop, &s->retry);
     s->exit_watch = watch_remove(s->exit_watch);
     close_fd(&s->pidfd);
+    release(s->host->releases, s->root);
     release(s->host->releases, s->disk);
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
@@ -381,6 +391,7 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .pidfd = -1,
                           .line = -1,
                           .disk = -1,
+                          .root = -1,
                           .template_mount = -1,
                           .control_fd = -1,
                           .log_fd = -1,
