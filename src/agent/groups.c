@@ -185,6 +185,11 @@ static int slot_make(struct slot *slot)
     return 0;
 }
 
+void groups_prepare(struct groups *groups)
+{
+    slot_make(&groups->slots[0]);
+}
+
 static bool slot_empty(const struct slot *slot)
 {
     enum kill_way way;
@@ -241,13 +246,15 @@ int slot_open_v2(const struct slot *slot)
     return fd < 0 ? -errno : fd;
 }
 
+// By `tasks` on v1: the caller has one thread, so it is the same as by cgroup.procs, but the kernel does not make every fork
+// and exit of the machine wait (and itself, for an RCU grace period) as it does to move a whole process.
 int slot_join(const struct slot *slot, bool cloned_into_v2)
 {
     const struct groups *g = slot->groups;
     for (size_t i = 0; i < g->count; i++) {
         if (cloned_into_v2 && is_v2(g->list[i].kind))
             continue;
-        struct slot_path procs = slot_file(slot, &g->list[i], "cgroup.procs");
+        struct slot_path procs = slot_file(slot, &g->list[i], is_v2(g->list[i].kind) ? "cgroup.procs" : "tasks");
         int r = group_write(g->list[i].fd, procs.text, "0");
         if (r < 0)
             return r;

@@ -145,6 +145,7 @@ struct host *host_close(struct host *host)
 {
     if (host == NULL)
         return NULL;
+    host->releases = releases_free(host->releases);
     host->disks = disk_store_free(host->disks);
     seccomp_policy_free(&host->filter);
     if (host->mounts_fd >= 0) {

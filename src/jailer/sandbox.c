@@ -51,6 +51,7 @@ struct sandbox {
     struct jail_start what;
     bool self_test;
     int template_mount, control_fd, log_fd;
+    int disk, root;  // keep its file systems mounted beyond the sandbox: see release.h
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
@@ -211,10 +212,11 @@ static int give_order(struct sandbox *s)
     cleanup_fd int template = mapped_template(s->template_mount, userns);
     if (template <0)
         return fail(s, template, "id-mapping the template");
-    cleanup_fd int disk = mapped_disk(s->host, s->what.disk_mib, userns);
-    if (disk < 0)
-        return fail(s, disk, "making the writable disk");
-    r = send_order(s, template, disk);
+    r = mapped_disk(s->host, s->what.disk_mib, userns);
+    if (r < 0)
+        return fail(s, r, "making the writable disk");
+    s->disk = r;
+    r = send_order(s, template, s->disk);
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
@@ -256,6 +258,14 @@ static bool hear_built(struct sandbox *s)
     return true;
 }
 
+// Names the root's mount, and looks at nothing behind it.  -1: the sandbox's end does the unmounting.
+static int root_of(pid_t pid)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/root", (int)pid);
+    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
 static void on_line(void *arg, uint32_t events)
 {
     (void)events;
@@ -278,6 +288,7 @@ static void on_line(void *arg, uint32_t events)
         return;
     }
     close_starting(s);
+    s->root = root_of(s->pid);
     s->state = LIVE;
     s->handler->on_started(s->arg, 0, "");
 }
@@ -295,6 +306,8 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     timer_cancel(s->host->loop, &s->retry);
     s->exit_watch = watch_remove(s->exit_watch);
     close_fd(&s->pidfd);
+    release(s->host->releases, s->root);
+    release(s->host->releases, s->disk);
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
     uid_slots_give(s->host->uids, s->uid_slot);
@@ -379,6 +392,8 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .uid_slot = -1,
                           .pidfd = -1,
                           .line = -1,
+                          .disk = -1,
+                          .root = -1,
                           .template_mount = -1,
                           .control_fd = -1,
                           .log_fd = -1,
