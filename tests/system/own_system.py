@@ -403,6 +403,10 @@ class System:
         """All groups below the instance's own."""
         return sorted(path for root in self.cgroup_roots() for path, _, _ in os.walk(root) if path != root)
 
+    def sandbox_groups(self):
+        """Without what an agent makes below them for commands."""
+        return sorted(path for root in self.cgroup_roots() for path in glob.glob(root + "/*/"))
+
     def members(self):
         """Live processes in its groups."""
         pids = set()
