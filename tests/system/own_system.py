@@ -494,8 +494,8 @@ def work_folder(name):
     return os.path.join(os.environ.get("SANDBOX_TEST_DIR", "/tmp"), f"sandbox-test-{name}.{os.getpid()}")
 
 
-def run_cases(cases, work, systems):
-    """Prints TAP.  `systems()`: those that may still be up at the end."""
+def run_cases(cases, work, systems, clean=lambda: None):
+    """Prints TAP.  `systems()`: those that may still be up at the end; then `clean()`."""
     if os.geteuid():
         print("1..0 # SKIP only root can start a system")
         return
@@ -526,5 +526,6 @@ def run_cases(cases, work, systems):
                     os.rmdir(folder)
                 except OSError:
                     pass
+    clean()
     shutil.rmtree(work, ignore_errors=True)
     sys.exit(1 if failed else 0)
