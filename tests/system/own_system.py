@@ -456,11 +456,11 @@ class System:
                 pass
         return ranges
 
-    def assert_dead(self, known, marker, seconds=10):
+    def assert_dead(self, known, marker, what="", seconds=5):
         """After a kill: nothing runs any more.  `known`: below(jailer) before it; `marker`: in command lines of its guests."""
         def left():
             return {*still_alive(known), *self.members(), *self.engines_left(), *processes_saying(marker)}
-        eventually(lambda: not left(), seconds, lambda: "still running: " + ", ".join(describe(pid) for pid in left()))
+        eventually(lambda: not left(), seconds, lambda: f"{what}: still running: " + ", ".join(describe(pid) for pid in left()))
         self.process.wait(timeout=10 * SLOW)
         eventually(lambda: not self.loops(), seconds, lambda: f"loop devices are left: {self.loops()}")
         need(not self.mounts(), f"mounts are left: {self.mounts()}")
