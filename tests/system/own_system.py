@@ -403,6 +403,10 @@ class System:
         """All groups below the instance's own."""
         return sorted(path for root in self.cgroup_roots() for path, _, _ in os.walk(root) if path != root)
 
+    def sandbox_groups(self):
+        """Without what an agent makes below them for commands."""
+        return sorted(path for root in self.cgroup_roots() for path in glob.glob(root + "/*/"))
+
     def members(self):
         """Live processes in its groups."""
         pids = set()
@@ -452,11 +456,11 @@ class System:
                 pass
         return ranges
 
-    def assert_dead(self, known, marker, seconds=10):
+    def assert_dead(self, known, marker, what="", seconds=5):
         """After a kill: nothing runs any more.  `known`: below(jailer) before it; `marker`: in command lines of its guests."""
         def left():
             return {*still_alive(known), *self.members(), *self.engines_left(), *processes_saying(marker)}
-        eventually(lambda: not left(), seconds, lambda: "still running: " + ", ".join(describe(pid) for pid in left()))
+        eventually(lambda: not left(), seconds, lambda: f"{what}: still running: " + ", ".join(describe(pid) for pid in left()))
         self.process.wait(timeout=10 * SLOW)
         eventually(lambda: not self.loops(), seconds, lambda: f"loop devices are left: {self.loops()}")
         need(not self.mounts(), f"mounts are left: {self.mounts()}")
@@ -490,8 +494,8 @@ def work_folder(name):
     return os.path.join(os.environ.get("SANDBOX_TEST_DIR", "/tmp"), f"sandbox-test-{name}.{os.getpid()}")
 
 
-def run_cases(cases, work, systems):
-    """Prints TAP.  `systems()`: those that may still be up at the end."""
+def run_cases(cases, work, systems, clean=lambda: None):
+    """Prints TAP.  `systems()`: those that may still be up at the end; then `clean()`."""
     if os.geteuid():
         print("1..0 # SKIP only root can start a system")
         return
@@ -522,5 +526,6 @@ def run_cases(cases, work, systems):
                     os.rmdir(folder)
                 except OSError:
                     pass
+    clean()
     shutil.rmtree(work, ignore_errors=True)
     sys.exit(1 if failed else 0)

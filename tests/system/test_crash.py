@@ -14,7 +14,7 @@ import subprocess
 import time
 
 from own_system import (DESTROY, LONG, PAUSE, SLOW, Gone, Refused, System, below, digest_of_tree, ended, eventually, kill, need,
-                        run_cases, work_folder)
+                        run_cases, still_alive, work_folder)
 
 WORK = work_folder("crash")
 MARKER = f"sleep 88{os.getpid():07d}"
@@ -77,7 +77,7 @@ class Population:
 
 def assert_recovers(known, what):
     """After a kill that ends the system: it is dead, starts again, cleans up with one line, and works."""
-    victim.assert_dead(known, MARKER)
+    victim.assert_dead(known, MARKER, what)
     left = victim.cgroups()
     start = time.monotonic()
     victim.start()
@@ -165,6 +165,29 @@ def every_process_of_it_is_killed():
         finish(clients)
         assert_recovers(known, f"round {number}")
     return f"{rounds} times"
+
+
+def an_engine_told_to_stop_as_its_jailer_dies_ends_at_once():
+    """Both at one moment: the kernel sends it SIGTERM for its parent's death, and it must not wait for a jailer that is gone."""
+    slowest = 0
+    for order in (0, 1):
+        population = Population()
+        known = below(victim.jailer)
+        engine, jailer = victim.engine, victim.jailer
+        kill(engine, signal.SIGSTOP)
+        if order == 0:
+            kill(engine, signal.SIGTERM)
+        kill(jailer)
+        victim.process.wait(timeout=10 * SLOW)
+        if order == 1:
+            kill(engine, signal.SIGTERM)
+        start = time.monotonic()
+        kill(engine, signal.SIGCONT)
+        eventually(lambda pid=engine, born=known[engine]: not still_alive({pid: born}), 3, "the engine waits for its dead jailer")
+        slowest = max(slowest, time.monotonic() - start)
+        finish([population.client])
+        assert_recovers(known, f"order {order}")
+    return f"slowest end {slowest:.3f} s"
 
 
 # ---- agents -------------------------------------------------------------------------------------------------------------------
@@ -332,6 +355,7 @@ def it_ends_as_it_began():
 
 
 CASES = [a_jailer_that_seldom_gets_the_processor_starts_all_the_same, the_stage_is_set, the_engine_is_killed, the_jailer_is_killed, engine_and_jailer_are_killed, every_process_of_it_is_killed,
+         an_engine_told_to_stop_as_its_jailer_dies_ends_at_once,
          agents_are_killed, the_jailer_is_killed_at_steps_of_a_create, the_jailer_is_killed_at_steps_of_the_childs_way_in,
          the_engine_is_killed_at_steps_of_a_create, the_engine_is_killed_at_steps_of_the_jailer,
          both_are_killed_at_steps_of_the_childs_way_in, the_new_sandbox_is_killed_at_steps_of_its_way_in, it_ends_as_it_began]
