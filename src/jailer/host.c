@@ -2,7 +2,6 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "jailer/seccomp_policy.h"
 #include "sys/mount_fd.h"
 
 #include <errno.h>
