@@ -180,6 +180,9 @@ static int slot_make(struct slot *slot)
         struct slot_path dir = slot_file(slot, &g->list[i], "");
         if (mkdirat(g->list[i].fd, dir.text, 0755) < 0 && errno != EEXIST)
             return -errno;
+        // v1 counts what sockets hold only in groups whose limit for it was once written; the guest group's is what holds.
+        if (g->list[i].kind == KIND_V1MEMORY)
+            group_write(g->list[i].fd, slot_file(slot, &g->list[i], "memory.kmem.tcp.limit_in_bytes").text, "-1");
     }
     slot->made = true;
     return 0;

@@ -3,7 +3,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "jailer/seccomp_policy.h"
 #include "sys/mount_fd.h"
 
 #include <errno.h>
