@@ -103,11 +103,10 @@ static void on_hello(void *arg, const struct driver_answer *answer)
     }
 }
 
+// Also while stopping: what it would wait for is dead, and nobody will say so any more.
 static void on_jailer_lost(void *arg)
 {
-    struct engine *e = arg;
-    if (!e->stopping)
-        give_up(e, EXIT_JAILER_LOST);
+    give_up(arg, EXIT_JAILER_LOST);
 }
 
 static int start(struct engine *e)
