@@ -195,9 +195,8 @@ void look_at_holdings(struct holdings *ret_holdings)
 
 bool same_holdings(const struct holdings *a, const struct holdings *b)
 {
-    bool same = a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
-                a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
-    return same;
+    return a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
+           a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
 }
 
 void look_when_calm(struct holdings *ret_holdings)
