@@ -19,7 +19,7 @@ struct host {
     struct cgroup_tree *cgroups;
     struct uid_slots *uids;
     struct disk_store *disks;
-    struct releases *releases;  // NULL: none, what is let go is closed at once
+    struct releases *releases;  // NULL: none, then what is let go of is closed at once
     struct sock_fprog filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
     int mounts_fd;  // a private tmpfs: where template mounts are attached
