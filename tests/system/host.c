@@ -102,7 +102,7 @@ static int is_engine(pid_t pid, void *arg)
 
 static int kill_agent(pid_t pid, void *arg)
 {
-    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent") && parent_of(pid) == setting()->jailer)
+    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent --control") && parent_of(pid) == setting()->jailer)
         return kill(pid, SIGKILL) == 0;
     return 0;
 }
