@@ -322,6 +322,30 @@ static uint64_t machine_processors(void)
     return n > JAIL_VCPUS_MAX ? JAIL_VCPUS_MAX : (uint64_t)n;
 }
 
+// What is kept warm must be what a create can ask for.
+static int check_pool(const struct config *config, struct err *err)
+{
+    uint64_t total = 0;
+    for (unsigned i = 0; i < config->pool.count; i++) {
+        const struct pool_setting *s = &config->pool.setting[i];
+        if (s->memory_mib > config->memory_mib_max)
+            return err_set(err, -EINVAL, "pool keeps \"%s\" with %" PRIu64 " MiB, more than memory_mib_max (%" PRIu64 ")",
+                           s->template, s->memory_mib, config->memory_mib_max);
+        if (s->vcpus > config->vcpus_max)
+            return err_set(err, -EINVAL, "pool keeps \"%s\" with %" PRIu32 " processors, more than vcpus_max (%" PRIu64 ")",
+                           s->template, s->vcpus, config->vcpus_max);
+        if (s->disk_mib > config->disk_mib_max)
+            return err_set(err, -EINVAL,
+                           "pool keeps \"%s\" with a disk of %" PRIu64 " MiB, more than disk_mib_max (%" PRIu64 ")",
+                           s->template, s->disk_mib, config->disk_mib_max);
+        total += s->count;
+    }
+    if (total > config->pool_max)
+        return err_set(err, -EINVAL, "pool keeps %" PRIu64 " sandboxes warm, more than pool_max (%" PRIu64 ")", total,
+                       config->pool_max);
+    return 0;
+}
+
 int config_finish(struct config *config, struct err *err)
 {
     if (config->memory_mib_max == 0)
@@ -336,7 +360,7 @@ int config_finish(struct config *config, struct err *err)
                        config->disk_mib_default, config->disk_mib_max);
     if (config->metrics_socket[0] != '\0' && strcmp(config->socket, config->metrics_socket) == 0)
         return err_set(err, -EINVAL, "socket and metrics_socket are both \"%s\": give each its own", config->socket);
-    return 0;
+    return check_pool(config, err);
 }
 
 bool config_uid_allowed(const struct config *config, uid_t uid)

@@ -31,9 +31,8 @@ struct create {
     uint64_t begun_ns;
     bool in_queue;  // waits for a slot
     bool has_slot;
-    struct timer timer;       // of the wait for a slot, then of the start up to the agent's answer
-    struct sandbox *sandbox;  // NULL until one was taken or started
-    bool from_pool;
+    struct timer timer;               // of the wait for a slot, then of the start up to the agent's answer
+    struct sandbox *sandbox;          // NULL until one was taken or started
     bool lost_one;                    // a warm sandbox died while it was being configured
     Sandbox__CreateRequest *message;  // its variables, for the configuration
 };
@@ -125,11 +124,6 @@ static void on_timer(void *arg)
 
 // ---- its steps, last one first ----
 
-static const char *start_kind(const struct create *c)
-{
-    return c->from_pool ? SANDBOX_START_POOL : SANDBOX_START_COLD;
-}
-
 static void succeed(struct create *c, const char token[static TOKEN_DIGITS + 1])
 {
     struct sandbox *sb = c->sandbox;
@@ -138,13 +132,13 @@ static void succeed(struct create *c, const char token[static TOKEN_DIGITS + 1])
     metric_result(e->metrics.creates, SANDBOX_OK);
     e->metrics.create_ns += took;
     log_info("sandbox_created", log_u64("sandbox_id", sb->id), log_str("template", c->template_name),
-             log_str("isolation", sb->tier->name), log_str("start", start_kind(c)), log_u64("uid", sb->uid),
+             log_str("isolation", sb->tier->name), log_str("start", sandbox_start_name(sb)), log_u64("uid", sb->uid),
              log_u64("us", took / NS_PER_US));
     Sandbox__CreateResponse response = SANDBOX__CREATE_RESPONSE__INIT;
     response.sandbox_id = sb->id;
     response.session_token = (char *)token;
     response.isolation = sb->tier->level;
-    response.start = (char *)start_kind(c);
+    response.start = (char *)sandbox_start_name(sb);
     Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
     message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_CREATE;
     message.create = &response;
@@ -206,11 +200,11 @@ void create_started(struct create *c, int error, const char *detail)
         return;
     }
     int r = configure(c);
-    if (r < 0)
+    if (r == 0)
+        run_waiting(c->client->engine);
+    else if (!create_lost(c))  // one from the pool may have died without its end being seen yet
         create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox's agent could not be told its configuration: %s",
                     strerror(-r));
-    else
-        run_waiting(c->client->engine);
 }
 
 // Starts one of its own; it has a slot.
@@ -218,6 +212,7 @@ static void start_cold(struct create *c)
 {
     struct engine *e = c->client->engine;
     const struct shape *shape = &c->shape;
+    pool_give_way(e->pool);
     c->sandbox = sandbox_new(e, c->client, shape->tier);
     if (c->sandbox == NULL) {
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
@@ -225,7 +220,6 @@ static void start_cold(struct create *c)
     }
     e->bare_creates--;
     c->sandbox->create = c;
-    c->from_pool = false;
     struct driver_start start = {.template_handle = shape->template_handle,
                                  .memory_mib = shape->memory_mib,
                                  .vcpus = shape->vcpus,
@@ -249,7 +243,7 @@ static bool try_pool(struct create *c)
     leave_queue(c);
     e->bare_creates--;
     c->sandbox = sb;
-    c->from_pool = true;
+    sb->from_pool = true;
     sandbox_adopt(sb, c->client);
     sb->create = c;
     int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
@@ -260,7 +254,7 @@ static bool try_pool(struct create *c)
 static void run_waiting(struct engine *e)
 {
     struct create *c;
-    while (e->running_creates < e->config->max_creates && (c = TAILQ_FIRST(&e->waiting_creates)) != NULL) {
+    while (!e->stopping && e->running_creates < e->config->max_creates && (c = TAILQ_FIRST(&e->waiting_creates)) != NULL) {
         leave_queue(c);
         c->has_slot = true;
         e->running_creates++;
@@ -291,11 +285,17 @@ static void wait_for_slot(struct create *c)
         run_waiting(e);
 }
 
+static void fail_empty(struct create *c)
+{
+    create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED,
+                "no sandbox of this template and size is warm, and pool_wait_ms is 0; try again, or allow a wait");
+}
+
 bool create_lost(struct create *c)
 {
-    if (c->lost_one || !c->from_pool || c->pool_wait_ms == 0)
+    if (c->lost_one || !c->sandbox->from_pool)
         return false;
-    // It died before anybody had it: one of its own is started instead.
+    // It died before anybody had it: one of its own is started instead, or without a wait, another warm one is taken.
     struct sandbox *sb = c->sandbox;
     c->lost_one = true;
     c->sandbox = NULL;
@@ -303,7 +303,10 @@ bool create_lost(struct create *c)
     c->client->engine->bare_creates++;
     timer_cancel(c->client->engine->loop, &c->timer);
     sandbox_disown(sb, "it died in the pool");
-    wait_for_slot(c);
+    if (c->pool_wait_ms > 0)
+        wait_for_slot(c);
+    else if (!try_pool(c))
+        fail_empty(c);
     return true;
 }
 
@@ -318,8 +321,7 @@ static void on_template(void *arg, const struct template_answer *answer)
     if (try_pool(c))
         return;
     if (c->pool_wait_ms == 0)
-        create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED,
-                    "no sandbox of this template and size is warm, and pool_wait_ms is 0; try again, or allow a wait");
+        fail_empty(c);
     else
         wait_for_slot(c);
 }

@@ -82,7 +82,9 @@ static void write_pool(const struct engine *e, struct buf *out)
     const struct metrics *m = &e->metrics;
     struct pool_counts counts = e->pool != NULL ? pool_count(e->pool) : (struct pool_counts){0};
     single(out, "pool_hits_total", "counter", "Creates that took a warm sandbox.", m->pool_hits);
-    single(out, "pool_misses_total", "counter", "Creates that found none.", m->pool_misses);
+    single(out, "pool_misses_total", "counter",
+           "Creates that found no warm sandbox when they came; some of them take one that is ready before their turn to start.",
+           m->pool_misses);
     single(out, "pool_ready", "gauge", "Warm sandboxes.", counts.ready);
     single(out, "pool_filling", "gauge", "Sandboxes being made warm.", counts.filling);
     head(out, "pool_fill_seconds", "summary", "Time to make a sandbox warm.");

@@ -6,8 +6,10 @@
 #include "engine/engine.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
+#include "sys/jail.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -18,8 +20,11 @@ enum {
     REFILL_PATIENCE_MS = 25,
     REFILLS_MAX = 2,
     RETRY_MS = 1000,
+    RETRY_DOUBLINGS = 5,
     IDLE_CHECK_MS = 1000,
 };
+
+#define IDLE "nobody asked for its shape for pool_idle_s"
 
 struct warm {
     TAILQ_ENTRY(warm) link;  // in shelf->ready or shelf->filling
@@ -44,6 +49,7 @@ struct shelf {
     unsigned asked;       // by the settings
     uint64_t used_ns;     // last create
     uint64_t not_before;  // after a failed start
+    unsigned failures;    // since the last start that succeeded
 };
 
 TAILQ_HEAD(shelf_list, shelf);
@@ -55,6 +61,7 @@ struct preset {
     struct template_waiter waiter;
     struct tier *tier;
     bool asking;
+    bool refused;  // the last answer was no: the log has it
 };
 
 struct pool {
@@ -131,7 +138,8 @@ static void free_shelf(struct shelf *shelf, const char *why)
     free(shelf);
 }
 
-static void make_room(struct pool *pool)
+// At most SHAPES_MAX shelves are there only because their shape was asked for.
+static void make_room_for_shelf(struct pool *pool)
 {
     unsigned count = 0;
     struct shelf *shelf, *oldest = NULL;
@@ -149,19 +157,51 @@ static void make_room(struct pool *pool)
 
 static struct shelf *new_shelf(struct pool *pool, const struct shape *shape, const char *template)
 {
-    make_room(pool);
     struct shelf *shelf = calloc(1, sizeof *shelf);
     if (shelf == NULL)
         return NULL;
     *shelf = (struct shelf){.pool = pool, .shape = *shape};
-    strncpy(shelf->template, template, sizeof shelf->template - 1);
+    snprintf(shelf->template, sizeof shelf->template, "%s", template);
     TAILQ_INIT(&shelf->ready);
     TAILQ_INIT(&shelf->filling);
     TAILQ_INSERT_TAIL(&pool->shelves, shelf, link);
     return shelf;
 }
 
+// ---- giving way ----
+
+static struct shelf *least_recently_used(struct pool *pool)
+{
+    struct shelf *shelf, *oldest = NULL;
+    TAILQ_FOREACH(shelf, &pool->shelves, link)
+    if (shelf->ready_count + shelf->filling_count > 0 && (oldest == NULL || shelf->used_ns < oldest->used_ns))
+        oldest = shelf;
+    return oldest;
+}
+
+void pool_give_way(struct pool *pool)
+{
+    const struct engine *e = pool->engine;
+    while (pool->total > 0 && e->owned_count + e->bare_creates + pool->total > e->config->max_sandboxes) {
+        struct shelf *shelf = least_recently_used(pool);
+        struct warm *w = TAILQ_FIRST(&shelf->ready);
+        if (w == NULL)
+            w = TAILQ_FIRST(&shelf->filling);
+        sandbox_close(unshelve(w), "it gave way to one that was asked for");
+    }
+}
+
 // ---- filling ----
+
+static void retry_later(struct shelf *shelf)
+{
+    uint64_t now = mono_ns();
+    if (now < shelf->not_before)  // one failure of several at once
+        return;
+    unsigned doublings = shelf->failures < RETRY_DOUBLINGS ? shelf->failures : RETRY_DOUBLINGS;
+    shelf->not_before = now + (RETRY_MS * NS_PER_MS << doublings);
+    shelf->failures++;
+}
 
 static void fill(struct shelf *shelf)
 {
@@ -171,7 +211,7 @@ static void fill(struct shelf *shelf)
     struct sandbox *sb = w != NULL ? sandbox_new(e, NULL, shelf->shape.tier) : NULL;
     if (sb == NULL) {
         free(w);
-        shelf->not_before = mono_ns() + RETRY_MS * NS_PER_MS;
+        retry_later(shelf);
         return;
     }
     *w = (struct warm){.shelf = shelf, .sandbox = sb, .begun_ns = mono_ns()};
@@ -195,16 +235,26 @@ static bool wants(const struct shelf *shelf)
     return shelf->ready_count + shelf->filling_count < target(shelf) && mono_ns() >= shelf->not_before;
 }
 
-static unsigned filling(const struct pool *pool)
+// The one of those that want a sandbox which has the fewest: a busy shape does not keep the others from theirs.
+static struct shelf *neediest(struct pool *pool)
 {
-    return pool_count(pool).filling;
+    struct shelf *shelf, *found = NULL;
+    TAILQ_FOREACH(shelf, &pool->shelves, link)
+    if (wants(shelf) &&
+        (found == NULL || shelf->ready_count + shelf->filling_count < found->ready_count + found->filling_count))
+        found = shelf;
+    return found;
 }
 
+// Warm ones take no place from those that are asked for: neither of max_sandboxes nor, while a few are being started, of the
+// jailer's.
 static bool may_fill(const struct pool *pool)
 {
     const struct engine *e = pool->engine;
-    return !pool->stopped && filling(pool) < REFILLS_MAX && pool->total < e->config->pool_max &&
-           e->sandbox_count < e->config->max_sandboxes && TAILQ_EMPTY(&e->waiting_creates);
+    unsigned count = e->sandbox_count + e->bare_creates;
+    return !pool->stopped && pool_count(pool).filling < REFILLS_MAX && pool->total < e->config->pool_max &&
+           count < e->config->max_sandboxes && count + e->config->max_creates < JAIL_SANDBOXES_MAX &&
+           TAILQ_EMPTY(&e->waiting_creates);
 }
 
 static void on_refill(void *arg)
@@ -212,8 +262,7 @@ static void on_refill(void *arg)
     struct pool *pool = arg;
     pool->put_off_since = 0;
     struct shelf *shelf;
-    TAILQ_FOREACH(shelf, &pool->shelves, link)
-    while (may_fill(pool) && wants(shelf))
+    while (may_fill(pool) && (shelf = neediest(pool)) != NULL)
         fill(shelf);
 }
 
@@ -239,10 +288,11 @@ void pool_started(struct warm *w, int error, const char *detail)
     struct pool *pool = shelf->pool;
     if (error < 0) {
         log_warn("pool_fill_failed", log_str("template", shelf->template), log_errno(error), log_str("detail", detail));
-        shelf->not_before = mono_ns() + RETRY_MS * NS_PER_MS;
+        retry_later(shelf);
         sandbox_close(unshelve(w), "it could not be started for the pool");
         return;
     }
+    shelf->failures = 0;
     struct metrics *m = &pool->engine->metrics;
     m->pool_fills++;
     m->pool_fill_ns += mono_ns() - w->begun_ns;
@@ -259,7 +309,7 @@ void pool_started(struct warm *w, int error, const char *detail)
 void pool_lost(struct warm *w)
 {
     struct pool *pool = w->shelf->pool;
-    w->shelf->not_before = mono_ns() + RETRY_MS * NS_PER_MS;
+    retry_later(w->shelf);
     unshelve(w);
     refill_now(pool);
 }
@@ -270,8 +320,10 @@ struct sandbox *pool_take(struct pool *pool, const struct shape *shape, const ch
 {
     struct metrics *m = &pool->engine->metrics;
     struct shelf *shelf = find_shelf(pool, shape);
-    if (shelf == NULL && pool->engine->config->pool_auto > 0 && !pool->stopped)
+    if (shelf == NULL && pool->engine->config->pool_auto > 0 && !pool->stopped) {
+        make_room_for_shelf(pool);
         shelf = new_shelf(pool, shape, template);
+    }
     if (shelf != NULL)
         shelf->used_ns = mono_ns();
     put_off_refill(pool);
@@ -304,9 +356,12 @@ static void on_preset(void *arg, const struct template_answer *answer)
     struct pool *pool = p->pool;
     p->asking = false;
     if (answer->code != 0) {
-        log_warn("pool_template", log_str("template", p->setting->template), log_str("reason", answer->text));
+        if (!p->refused)
+            log_warn("pool_template", log_str("template", p->setting->template), log_str("reason", answer->text));
+        p->refused = true;
         return;
     }
+    p->refused = false;
     uint64_t disk = p->setting->disk_mib != 0 ? p->setting->disk_mib : pool->engine->config->disk_mib_default;
     struct shape shape = {.tier = p->tier,
                           .template_handle = answer->handle,
@@ -316,7 +371,7 @@ static void on_preset(void *arg, const struct template_answer *answer)
     struct shelf *shelf = find_shelf(pool, &shape);
     if (shelf == NULL)
         shelf = new_shelf(pool, &shape, p->setting->template);
-    if (shelf == NULL || shelf->asked == p->setting->count)
+    if (shelf == NULL || shelf->asked >= p->setting->count)  // the larger of two settings for one shape holds
         return;
     shelf->asked = p->setting->count;
     refill_now(pool);
@@ -344,7 +399,10 @@ static void on_upkeep(void *arg)
     for (shelf = TAILQ_FIRST(&pool->shelves); shelf != NULL; shelf = next) {
         next = TAILQ_NEXT(shelf, link);
         if (shelf->asked == 0 && !in_use(pool, shelf))
-            free_shelf(shelf, "nobody asked for its shape for pool_idle_s");
+            free_shelf(shelf, IDLE);
+        else
+            while (shelf->ready_count > target(shelf))
+                sandbox_close(unshelve(TAILQ_FIRST(&shelf->ready)), IDLE);
     }
     for (unsigned i = 0; i < pool->preset_count; i++)
         ask_for(&pool->presets[i]);

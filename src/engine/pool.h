@@ -9,8 +9,9 @@
 //  - with `pool_auto` N, N of each shape that was asked for within `pool_idle_s`, at most SHAPES_MAX shapes, the least recently
 //    used giving way.
 // Refilling is background work: it begins REFILL_DELAY_MS after the last create, or when that has been put off for
-// REFILL_PATIENCE_MS, at most REFILLS_MAX at once, and never beyond pool_max in all.  A shape whose start fails is left alone
-// for RETRY_MS.
+// REFILL_PATIENCE_MS, at most REFILLS_MAX at once, the shape that has the fewest first, and never beyond pool_max in all or
+// what max_sandboxes leaves over; where a create needs that place, a warm one gives way.  A shape whose start fails, or whose
+// warm sandbox dies, is left alone for RETRY_MS, twice that the next time, and so on up to RETRY_DOUBLINGS times.
 //
 // States of a warm sandbox: filling -> (driver started it) -> ready -> taken; a death, a template that changed or an idle shape
 // closes it.
@@ -52,6 +53,10 @@ struct pool *pool_free(struct pool *pool);
 // A create wants this shape.  A ready sandbox, which is the caller's now, or NULL.  Either way the shape counts as used, and
 // will be refilled; a hit or a miss is counted.  `template` is the name the shape was asked for by.
 struct sandbox *pool_take(struct pool *pool, const struct shape *shape, const char *template);
+
+// A create is about to start one of its own: if that is one too many for max_sandboxes with what is warm, as many warm ones as
+// it takes are closed, of the shape used longest ago first.
+void pool_give_way(struct pool *pool);
 
 // The template behind the handle is no longer what is in the store: what is warm of it goes.
 void pool_forget_template(struct pool *pool, const struct tier *tier, uint32_t handle);

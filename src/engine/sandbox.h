@@ -20,9 +20,6 @@
 
 // The answer about a sandbox of another connection, and about one that does not exist.
 #define SANDBOX_NOT_YOURS "this connection owns no such sandbox"
-// How a sandbox was started.
-#define SANDBOX_START_COLD "cold"
-#define SANDBOX_START_POOL "pool"
 
 enum { SANDBOX_HOSTNAME_ROOM = sizeof "sbx-" + 8 };
 
@@ -52,6 +49,7 @@ struct sandbox {
     char hostname[SANDBOX_HOSTNAME_ROOM];
     struct create *create;  // until it is answered
     struct warm *warm;      // while it is in the pool
+    bool from_pool;         // it was warm before it had an owner
     bool starting;          // the driver's answer to start is due
     bool started;           // `handle` means something
     uint32_t handle;
@@ -79,7 +77,7 @@ bool sandbox_step(struct sandbox *sb, enum sandbox_state to);
 
 // A new sandbox in provisioning, with an id and a host name of its own.  `owner` NULL: for the pool.  NULL: no memory.
 struct sandbox *sandbox_new(struct engine *e, struct client *owner, struct tier *tier);
-// Gives one from the pool to its owner.
+// Gives it to its owner.
 void sandbox_adopt(struct sandbox *sb, struct client *owner);
 // The sandbox `id` of this client, or NULL when it has none.
 struct sandbox *sandbox_find(struct client *c, uint32_t id);
@@ -102,6 +100,8 @@ void sandbox_unref(struct sandbox *sb);
 // driver_exited_fn
 void sandbox_exited(void *sandbox, const struct driver_exit *how);
 
+// How it was started, as the wire says it: "cold" or "pool".
+const char *sandbox_start_name(const struct sandbox *sb);
 // How long it has run since the last resume.
 uint64_t sandbox_uptime_ns(const struct sandbox *sb);
 void sandboxes_count(const struct engine *e, unsigned count[SANDBOX_STATES]);

@@ -17,8 +17,10 @@ static void write_tiers(struct engine *e, struct json_out *j)
         json_open(j, NULL, '{');
         json_str(j, "name", tier->name);
         json_bool(j, "available", tier->available);
-        if (!tier->available)
+        if (!tier->available) {
             json_str(j, "reason", tier->reason);
+            json_str(j, "fix", tier->fix);
+        }
         json_close(j, '}');
     }
     json_close(j, ']');

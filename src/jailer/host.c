@@ -3,7 +3,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "jailer/seccomp_policy.h"
 #include "sys/mount_fd.h"
 
 #include <errno.h>
@@ -158,6 +157,7 @@ struct host *host_close(struct host *host)
 {
     if (host == NULL)
         return NULL;
+    host->releases = releases_free(host->releases);
     host->disks = disk_store_free(host->disks);
     seccomp_policy_free(&host->filter);
     if (host->mounts_fd >= 0) {

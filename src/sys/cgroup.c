@@ -28,7 +28,9 @@ enum {
     LOCK_STEP_US = 5000,
     TREE_DEPTH_MAX = 100 * 1000,  // groups inside groups that can be removed
     AGENT_VCPUS = 1,              // it has one thread; more would be processes of whoever took it over
-    GUEST_GROUPS_MAX = 300,       // what an agent makes below guest/: 256 of them, one level deep
+    AGENT_SOCKET_BYTES = 1024 * 1024,
+    SOCKET_SHARE = 8,        // of the memory limit, what sockets of internet families may hold on v1
+    GUEST_GROUPS_MAX = 300,  // what an agent makes below guest/: 256 of them, one level deep
 };
 
 struct cgroup_tree {
@@ -532,8 +534,14 @@ static int limit_v1(const struct cgroup_group *g, const struct cgroup_limits *l)
     int r = write_number(memory, "guest/memory.limit_in_bytes", l->memory_bytes);
     if (r == 0)
         r = write_optional(memory, "guest/memory.memsw.limit_in_bytes", l->memory_bytes);
+    // v1 counts what sockets hold apart from all other memory, and unless it is limited not at all: a sandbox could take the
+    // host's whole share of it (net.ipv4.tcp_mem).
+    if (r == 0)
+        r = write_optional(memory, "guest/memory.kmem.tcp.limit_in_bytes", l->memory_bytes / SOCKET_SHARE);
     if (r == 0)
         r = write_number(memory, "agent/memory.limit_in_bytes", (uint64_t)AGENT_MEMORY_MIB << 20);
+    if (r == 0)
+        r = write_optional(memory, "agent/memory.kmem.tcp.limit_in_bytes", AGENT_SOCKET_BYTES);
     if (r == 0)
         r = write_number(pids, "guest/pids.max", l->pids_max);
     if (r == 0)

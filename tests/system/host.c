@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,6 +98,19 @@ static int is_engine(pid_t pid, void *arg)
         return 0;
     *(pid_t *)arg = pid;
     return 1;
+}
+
+static int kill_agent(pid_t pid, void *arg)
+{
+    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent") && parent_of(pid) == setting()->jailer)
+        return kill(pid, SIGKILL) == 0;
+    return 0;
+}
+
+void kill_agents(void)
+{
+    if (for_processes(kill_agent, NULL) == 0)
+        fail_msg("no agent runs under the jailer %d", setting()->jailer);
 }
 
 static int count_entries(const char *path)

@@ -97,6 +97,9 @@ int host_processes(const char *needle, pid_t *ret_pid);
 bool no_host_process(void *needle);
 pid_t engine_pid(void);
 
+// Kills every agent of this stack, as the host's administrator might.
+void kill_agents(void);
+
 // What this stack holds on the host, to be compared before and after.
 struct holdings {
     int processes, mounts, loops, cgroups, jailer_fds, engine_fds;

@@ -218,6 +218,7 @@ static void on_configure(struct stage *s, unsigned slot, const Sandbox__Agent__C
 {
     int control = s->slot[slot].control;
     atomic_store(&s->play->env_vars, (unsigned)configure->n_env);
+    atomic_fetch_add(&s->play->configures, 1);
     if (configure->machine_id.len != 32 || configure->hostname.len != 12)
         atomic_store(&s->play->broken, true);
     switch ((enum play_configure)atomic_load(&s->play->configure)) {
@@ -232,6 +233,10 @@ static void on_configure(struct stage *s, unsigned slot, const Sandbox__Agent__C
         break;
     case CONFIGURE_PONG:
         report_pong(control, 5);
+        break;
+    case CONFIGURE_CLOSE_ONCE:
+        atomic_store(&s->play->configure, CONFIGURE_OK);
+        begin_death(s, slot, 1 << 8, false);
         break;
     case CONFIGURE_CLOSE:
         begin_death(s, slot, 1 << 8, false);
@@ -363,6 +368,9 @@ static void take_kill(struct stage *s)
     int slot = atomic_exchange(&s->play->kill_slot, 0);
     if (slot > 0)
         begin_death(s, (unsigned)slot - 1, SIGKILL, atomic_load(&s->play->kill_oom));
+    slot = atomic_exchange(&s->play->speak_slot, 0);
+    if (slot > 0)
+        report_configured(s->slot[slot - 1].control, 0);
 }
 
 void *play_jailer(void *arg)

@@ -472,8 +472,8 @@ bool rig_status_has(int fd, const char *text)
 
 char *rig_http(const struct rig *rig, const char *request)
 {
-    cleanup_fd int fd = rig_connect_to(rig, "run/metrics.sock");
-    assert_true(fd >= 0);
+    cleanup_fd int fd = -1;
+    RIG_AWAIT((fd = rig_connect_to(rig, "run/metrics.sock")) >= 0);  // it is bound right after the client socket
     rig_send_bytes(fd, request, strlen(request));
     struct buf text = BUF_INIT(256 * 1024);
     for (;;) {

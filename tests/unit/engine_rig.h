@@ -16,7 +16,15 @@
 
 enum { RIG_WAIT_MS = 20000, RIG_ARGS_MAX = 16 };
 
-enum play_configure { CONFIGURE_OK, CONFIGURE_SILENT, CONFIGURE_ERROR, CONFIGURE_GARBAGE, CONFIGURE_CLOSE, CONFIGURE_PONG };
+enum play_configure {
+    CONFIGURE_OK,
+    CONFIGURE_SILENT,
+    CONFIGURE_ERROR,
+    CONFIGURE_GARBAGE,
+    CONFIGURE_CLOSE,
+    CONFIGURE_CLOSE_ONCE,
+    CONFIGURE_PONG
+};
 enum play_op { OP_ECHO, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
 
 struct play {
@@ -25,13 +33,14 @@ struct play {
     atomic_int configure;                              // enum play_configure
     atomic_int op;                                     // enum play_op
     atomic_bool mute_pings;
-    atomic_int kill_slot;  // a slot + 1: that sandbox ends by itself
-    atomic_bool kill_oom;  // and this is why
+    atomic_int kill_slot;   // a slot + 1: that sandbox ends by itself
+    atomic_bool kill_oom;   // and this is why
+    atomic_int speak_slot;  // a slot + 1: its agent says that it is configured, unasked
     atomic_uint_least64_t page_faults;
     // What it saw:
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
-    atomic_uint env_vars;                               // of the last Configure
+    atomic_uint configures, env_vars;                   // how many, and of the last Configure
     atomic_bool broken;                                 // the engine broke the protocol
 };
 

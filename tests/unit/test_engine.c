@@ -286,7 +286,8 @@ static void without_a_tier_nothing_runs(void **state)
     cleanup_fd int fd = rig_connect(rig);
     Sandbox__CreateRequest spec = rig_spec();
     expect_refused(fd, &spec, SANDBOX_ERR_INVALID_SPEC, "as the test wanted");
-    assert_true(rig_status_has(fd, "{\"name\":\"container\",\"available\":false,\"reason\":\"as the test wanted\"}"));
+    assert_true(rig_status_has(
+        fd, "{\"name\":\"container\",\"available\":false,\"reason\":\"as the test wanted\",\"fix\":\"needs Linux"));
     assert_true(rig_status_has(fd, "\"default_tier\":null"));
     rig_stop(rig);
 }
