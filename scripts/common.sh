@@ -75,7 +75,7 @@ configure() {
     wanted="${CC:-} $* cmocka=$cmocka"
     [ -f "$dir/build.ninja" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
     if [ -f "$dir/build.ninja" ]; then
-        meson setup --wipe "$dir" "$ROOT" "$@" || return
+        meson setup --reconfigure "$dir" "$ROOT" "$@" || return
     else
         meson setup "$dir" "$ROOT" "$@" || return
     fi

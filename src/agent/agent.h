@@ -6,11 +6,16 @@
 #include "sys/loop.h"
 
 #include <stdbool.h>
+#include <sys/queue.h>
 
 struct reaper;
 struct groups;
 struct drains;
 struct lines;
+struct control;
+struct exec;
+
+TAILQ_HEAD(exec_list, exec);
 
 struct agent {
     struct loop *loop;
@@ -20,7 +25,10 @@ struct agent {
     struct lines *lines;
     struct strv env;  // from Configure: the base of every exec's environment
     bool configured;
-    int null_fd;  // /dev/null, opened before any guest code ran; -1 if this root has none
+    bool suspended;  // between Suspend and Resume: no deadline passes
+    struct control *control;
+    struct exec_list execs;  // that are running
+    int null_fd;             // /dev/null, opened before any guest code ran; -1 if this root has none
 };
 
 #endif

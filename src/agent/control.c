@@ -1,6 +1,7 @@
 #include "agent/control.h"
 
 #include "agent/configure.h"
+#include "agent/exec.h"
 #include "agent/lines.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
@@ -76,6 +77,13 @@ static void on_packet(const struct control *c, const uint8_t *packet, size_t n, 
     case SANDBOX__AGENT__COMMAND__COMMAND_PING:
         on_ping(c, command->ping);
         break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND:
+        c->agent->suspended = true;
+        break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_RESUME:
+        c->agent->suspended = false;
+        execs_resume(c->agent, command->resume->lost_us);
+        break;
     default:
         break;
     }
@@ -89,21 +97,37 @@ static bool peer_is_gone(int fd)
     return poll(&p, 1, 0) > 0;
 }
 
-static void on_readable(void *arg, uint32_t events)
+// One packet, if one is there.  False if not, or if the line has ended.
+static bool serve_packet(struct control *c)
 {
-    struct control *c = arg;
     static uint8_t packet[AGENT_CONTROL_MAX];
     int fds[1];
     size_t count = 1;
     ssize_t n = fdpass_recv(c->fd, packet, sizeof packet, fds, &count);
-    if (n == -EAGAIN || n == -EPROTO)
-        return;
+    if (n == -EAGAIN)
+        return false;
+    if (n == -EPROTO)
+        return true;
     cleanup_fd int fd = n >= 0 && count == 1 ? fds[0] : -1;
     if (n < 0 || (n == 0 && peer_is_gone(c->fd))) {
         loop_stop(c->agent->loop, 0);
-        return;
+        return false;
     }
     on_packet(c, packet, (size_t)n, &fd);
+    return true;
+}
+
+static void on_readable(void *arg, uint32_t events)
+{
+    (void)events;
+    serve_packet(arg);
+}
+
+void control_catch_up(struct agent *agent)
+{
+    enum { AT_ONCE = 256 };  // the engine is trusted, but no loop here is without an end
+    for (int i = 0; i < AT_ONCE && agent->control != NULL && serve_packet(agent->control); i++)
+        ;
 }
 
 int control_start(struct agent *agent, int fd)
@@ -118,5 +142,6 @@ int control_start(struct agent *agent, int fd)
         return -errno;
     static struct control c;  // as long as the process
     c = (struct control){.agent = agent, .fd = fd};
+    agent->control = &c;
     return watch_add(agent->loop, fd, EPOLLIN, on_readable, &c, &c.watch);
 }

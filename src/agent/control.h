@@ -8,4 +8,8 @@
 // Malformed packets are dropped, with any descriptor they carry.  0 or a negative errno.
 int control_start(struct agent *agent, int fd);
 
+// Serves what has arrived already.  A deadline asks for this before it acts: a thawed agent finds its timers due and the
+// Suspend that explains it unread.
+void control_catch_up(struct agent *agent);
+
 #endif

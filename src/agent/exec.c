@@ -1,5 +1,6 @@
 #include "agent/exec.h"
 
+#include "agent/control.h"
 #include "agent/drains.h"
 #include "agent/exec_env.h"
 #include "agent/groups.h"
@@ -27,6 +28,7 @@ enum {
 };
 
 struct exec {
+    TAILQ_ENTRY(exec) link;  // in agent->execs
     struct agent *agent;
     exec_done_fn *done;  // NULL: replied, or cancelled
     void *arg;
@@ -41,7 +43,7 @@ struct exec {
     struct input in;
     uint64_t keep;  // bytes that may still be kept of both outputs
     uint64_t max_output;
-    uint64_t start_ns, end_ns, kill_ns;
+    uint64_t start_ns, end_ns, kill_ns, deadline_ns;
     uint64_t oom_kills_before;
     bool timed_out, limit_hit, killing;
     struct timer timer;  // the time out, then the steps of a kill
@@ -70,6 +72,7 @@ void exec_head_sizes(uint32_t asked_out, uint32_t asked_err, size_t *ret_out, si
 
 static void exec_free(struct exec *x)
 {
+    TAILQ_REMOVE(&x->agent->execs, x, link);
     timer_cancel(x->agent->loop, &x->timer);
     if (!x->reaped)
         reaper_remove(x->agent->reaper, &x->child);
@@ -189,6 +192,16 @@ static void on_output(void *arg)
     }
 }
 
+static void on_deadline(struct exec *x)
+{
+    // After a thaw the timer may be due only because time went on meanwhile.
+    control_catch_up(x->agent);
+    if (x->killing || x->agent->suspended || mono_ns() < x->deadline_ns)
+        return;
+    x->timed_out = true;
+    begin_kill(x);
+}
+
 static void on_timer(void *arg)
 {
     struct exec *x = arg;
@@ -198,8 +211,19 @@ static void on_timer(void *arg)
         reply(x);
         exec_free(x);
     } else {
-        x->timed_out = true;
-        begin_kill(x);
+        on_deadline(x);
+    }
+}
+
+void execs_resume(struct agent *agent, uint64_t lost_us)
+{
+    if (lost_us > UINT64_MAX / 2 / NS_PER_US)
+        return;
+    struct exec *x;
+    TAILQ_FOREACH(x, &agent->execs, link)
+    if (!x->killing && !x->reaped) {
+        x->deadline_ns += lost_us * NS_PER_US;
+        timer_set(agent->loop, &x->timer, x->deadline_ns);
     }
 }
 
@@ -300,7 +324,8 @@ static int prepare(struct exec *x, const Sandbox__Guest__Exec *request)
     uint32_t ms = request->timeout_ms;
     if (ms == 0 || ms > EXEC_TIMEOUT_MAX_MS)
         ms = EXEC_TIMEOUT_MAX_MS;
-    r = timer_set(agent->loop, &x->timer, mono_ns() + ms * NS_PER_MS);
+    x->deadline_ns = mono_ns() + ms * NS_PER_MS;
+    r = timer_set(agent->loop, &x->timer, x->deadline_ns);
     int child_ends[4] = {-1, -1, -1, -1};
     if (r == 0)
         r = open_pipes(x, request, child_ends);
@@ -331,6 +356,7 @@ guest_status exec_start(struct agent *agent, const Sandbox__Guest__Exec *request
                        .in = INPUT_INIT,
                        .child = {.on_exit = on_exit_of_main, .arg = x}};
     timer_init(&x->timer, on_timer, x);
+    TAILQ_INSERT_TAIL(&agent->execs, x, link);
     int r = prepare(x, request);
     if (r == 0) {
         *ret_exec = x;

@@ -30,6 +30,9 @@ guest_status exec_start(struct agent *agent, const Sandbox__Guest__Exec *request
 // The host went away: everything of the command is killed and `done` will not be called.
 void exec_cancel(struct exec *x);
 
+// The sandbox was frozen for `lost_us`: deadlines move by as much.
+void execs_resume(struct agent *agent, uint64_t lost_us);
+
 // How many bytes of each stream are returned: the asked-for numbers (0: EXEC_STDOUT_HEAD, EXEC_STDERR_HEAD), cut so that
 // both fit EXEC_HEADS_MAX; a small one is spared at the cost of the large one.
 void exec_head_sizes(uint32_t asked_out, uint32_t asked_err, size_t *ret_out, size_t *ret_err);

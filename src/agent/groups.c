@@ -43,7 +43,8 @@ struct slot {
     struct groups *groups;
     unsigned number;
     bool in_use;
-    bool made;  // its directories exist
+    bool made;   // its directories exist
+    bool stale;  // its v2 directory must be made anew: see renew
     struct kill_state kill;
 };
 
@@ -187,6 +188,11 @@ static int slot_make(struct slot *slot)
     return 0;
 }
 
+void groups_prepare(struct groups *groups)
+{
+    slot_make(&groups->slots[0]);
+}
+
 static bool slot_empty(const struct slot *slot)
 {
     enum kill_way way;
@@ -197,11 +203,25 @@ static bool slot_empty(const struct slot *slot)
     return group_empty(h->fd, dir.text, way);
 }
 
+// A v2 group on which cgroup.kill was used is replaced by a fresh one before it is cloned into again: on Linux 6.18 every child
+// that CLONE_INTO_CGROUP puts into such a group is killed at birth, for ever after.  False if it cannot be removed yet.
+static bool renew(struct slot *slot)
+{
+    const struct hierarchy *h = find(slot->groups, is_v2);
+    if (!slot->stale || h == NULL)
+        return true;
+    struct slot_path dir = slot_file(slot, h, "");
+    if (unlinkat(h->fd, dir.text, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        return false;
+    slot->made = slot->stale = false;
+    return true;
+}
+
 int slot_take(struct groups *groups, struct slot **ret_slot)
 {
     for (size_t i = 0; i < SLOTS_MAX; i++) {
         struct slot *s = &groups->slots[i];
-        if (s->in_use || !slot_empty(s))
+        if (s->in_use || !slot_empty(s) || !renew(s))
             continue;
         int r = slot_make(s);
         if (r < 0)
@@ -229,13 +249,15 @@ int slot_open_v2(const struct slot *slot)
     return fd < 0 ? -errno : fd;
 }
 
+// By `tasks` on v1: the caller has one thread, so it is the same as by cgroup.procs, but the kernel does not make every fork
+// and exit of the machine wait (and itself, for an RCU grace period) as it does to move a whole process.
 int slot_join(const struct slot *slot, bool cloned_into_v2)
 {
     const struct groups *g = slot->groups;
     for (size_t i = 0; i < g->count; i++) {
         if (cloned_into_v2 && is_v2(g->list[i].kind))
             continue;
-        struct slot_path procs = slot_file(slot, &g->list[i], "cgroup.procs");
+        struct slot_path procs = slot_file(slot, &g->list[i], is_v2(g->list[i].kind) ? "cgroup.procs" : "tasks");
         int r = group_write(g->list[i].fd, procs.text, "0");
         if (r < 0)
             return r;
@@ -252,6 +274,7 @@ bool slot_kill(struct slot *slot, pid_t pgid)
             kill(-pgid, SIGKILL);
         return true;
     }
+    slot->stale = way == KILL_V2;
     struct slot_path dir = slot_file(slot, h, "");
     return group_kill_step(h->fd, dir.text, way, &slot->kill);
 }

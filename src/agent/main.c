@@ -131,6 +131,7 @@ int main(int argc, char **argv)
 {
     harden();
     struct agent a = {.null_fd = -1};
+    TAILQ_INIT(&a.execs);
     struct options o = {.control = -1};
     int r = groups_new(&a.groups);
     if (r == 0) {
@@ -142,6 +143,8 @@ int main(int argc, char **argv)
         _exit(self_test() ? 0 : 1);
     if (r == 0)
         r = start_parts(&a, o.control);
+    if (r == 0)
+        groups_prepare(a.groups);
     if (r == 0)
         r = loop_run(a.loop);
     if (r < 0)

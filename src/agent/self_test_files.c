@@ -5,9 +5,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
 // Opening for writing is the attempt; nothing is written, because for some of these any byte would act.
@@ -26,8 +29,20 @@ static bool masked(const char *path)
     return stat(path, &st) == 0 && stat("/dev/null", &null) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == null.st_rdev;
 }
 
+// Some settings belong to a sandbox's own namespaces and are its root's to write; the mount is what forbids it.
+static bool mounted_read_only(const char *path, struct err *why)
+{
+    struct statfs fs;
+    bool of_kernel = statfs(path, &fs) == 0 && (fs.f_type == PROC_SUPER_MAGIC || fs.f_type == SYSFS_MAGIC);
+    if (!of_kernel || (fs.f_flags & ST_RDONLY) != 0)
+        return true;
+    return err_set(why, 0, "%s is not mounted read-only", path), false;
+}
+
 bool wall_kernel_files(struct err *why)
 {
+    if (!mounted_read_only("/proc/sys", why) || !mounted_read_only("/sys", why))
+        return false;
     static const char *const files[] = {
         "/proc/sys/kernel/hostname",      "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger",
         "/proc/irq/default_smp_affinity", "/sys/kernel/uevent_helper",     "/sys/power/state",

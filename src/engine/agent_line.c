@@ -144,3 +144,22 @@ int agent_line_ping(struct agent_line *line)
     line->pinging = r == 0;
     return r;
 }
+
+int agent_line_suspend(struct agent_line *line)
+{
+    Sandbox__Agent__Suspend suspend = SANDBOX__AGENT__SUSPEND__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND;
+    command.suspend = &suspend;
+    return send_small(line, &command, NULL);
+}
+
+int agent_line_resume(struct agent_line *line, uint64_t lost_us)
+{
+    Sandbox__Agent__Resume resume = SANDBOX__AGENT__RESUME__INIT;
+    resume.lost_us = lost_us;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_RESUME;
+    command.resume = &resume;
+    return send_small(line, &command, NULL);
+}

@@ -33,6 +33,9 @@ struct agent_line *agent_line_free(struct agent_line *line);
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
 // Hands the agent one end of an operation line, which stays the caller's here.
 int agent_line_open_stream(struct agent_line *line, int fd);
+// The sandbox is about to be frozen; it has been thawed, after `lost_us`.
+int agent_line_suspend(struct agent_line *line);
+int agent_line_resume(struct agent_line *line, uint64_t lost_us);
 // Asks for a sign of life; one at a time (-EALREADY).
 int agent_line_ping(struct agent_line *line);
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "engine/create.h"
 #include "engine/requests.h"
 #include "engine/sandbox.h"
 #include "libsandbox.h"
@@ -242,6 +243,8 @@ static void release(struct client *c)
     }
     c->pending = 0;
     c->legacy = NULL;
+    while (!TAILQ_EMPTY(&c->creates))
+        create_cancel(TAILQ_FIRST(&c->creates));
     struct sandbox *sb;
     while ((sb = TAILQ_FIRST(&c->owned)) != NULL)
         sandbox_disown(sb, "its client has gone");
@@ -256,6 +259,7 @@ void client_close(struct client *c)
     c->stream = stream_free(c->stream);
     TAILQ_REMOVE(&e->clients, c, link);
     e->client_count--;
+    e->refused_count -= c->refused;
     free(c);
 }
 
@@ -265,6 +269,7 @@ void client_refuse(struct client *c, int code, const char *text)
         return;
     send_error(c, 0, code, text);
     c->refused = true;
+    c->engine->refused_count++;
     release(c);
     if (c->dropped)
         return;
@@ -302,6 +307,7 @@ int client_new(struct engine *e, int fd, const struct ucred *peer, struct client
     *c = (struct client){.engine = e, .peer = *peer};
     TAILQ_INIT(&c->in_flight);
     TAILQ_INIT(&c->queued);
+    TAILQ_INIT(&c->creates);
     TAILQ_INIT(&c->owned);
     timer_init(&c->linger, on_linger, c);
     int r = stream_new(e->loop, socket, &limits, &handler, c, &c->stream);

@@ -45,8 +45,9 @@ struct client {
     uint64_t arrivals;
     bool pumping;
 
+    struct create_list creates;  // not answered yet
     struct sandbox_list owned;
-    unsigned owned_count;
+    unsigned owned_count;  // with those of creates that have one
     unsigned guest_ops;
 };
 

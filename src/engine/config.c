@@ -102,6 +102,65 @@ static int read_uids(const struct option *option, const char *text, void *slot)
     return 0;
 }
 
+// One number of a pool setting, up to `end`; *at goes past it.  0 or -EINVAL.
+static int read_part(const char **at, char end, uint64_t least, uint64_t most, uint64_t *ret_value)
+{
+    char digits[21];
+    size_t n = strspn(*at, "0123456789");
+    if (n == 0 || n >= sizeof digits || (*at)[n] != end)
+        return -EINVAL;
+    memcpy(digits, *at, n);
+    digits[n] = '\0';
+    *at += n + (end != '\0');
+    return parse_u64(digits, least, most, ret_value) < 0 ? -EINVAL : 0;
+}
+
+static int read_pool_setting(const char *text, struct pool_setting *ret_setting)
+{
+    struct pool_setting s = {.count = 0};
+    size_t name = strcspn(text, ":");
+    if (name == 0 || name > POOL_TEMPLATE_MAX || text[name] != ':')
+        return -EINVAL;
+    memcpy(s.template, text, name);
+    const char *at = text + name + 1;
+    uint64_t vcpus, count;
+    // Memory and processors, then the disk where there is one.
+    if (read_part(&at, ':', SPEC_MEMORY_MIB_MIN, JAIL_MEMORY_MIB_MAX, &s.memory_mib) < 0)
+        return -EINVAL;
+    bool disk = at[strspn(at, "0123456789")] == ':';
+    if (read_part(&at, disk ? ':' : '=', 1, JAIL_VCPUS_MAX, &vcpus) < 0)
+        return -EINVAL;
+    if (disk && read_part(&at, '=', JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, &s.disk_mib) < 0)
+        return -EINVAL;
+    if (read_part(&at, '\0', 1, JAIL_SANDBOXES_MAX, &count) < 0)
+        return -EINVAL;
+    s.vcpus = (uint32_t)vcpus;
+    s.count = (uint32_t)count;
+    *ret_setting = s;
+    return 0;
+}
+
+static int read_pool(const struct option *option, const char *text, void *slot)
+{
+    (void)option;
+    struct pool_settings list = {.count = 0};
+    for (const char *at = text + strspn(text, " ,\t"); *at != '\0';) {
+        char word[POOL_TEMPLATE_MAX + 64];
+        size_t n = strcspn(at, " ,\t");
+        if (n >= sizeof word || list.count == POOL_SETTINGS_MAX)
+            return -EINVAL;
+        memcpy(word, at, n);
+        word[n] = '\0';
+        if (read_pool_setting(word, &list.setting[list.count]) < 0)
+            return -EINVAL;
+        list.count++;
+        at += n;
+        at += strspn(at, " ,\t");
+    }
+    memcpy(slot, &list, sizeof list);
+    return 0;
+}
+
 #define NUMBER(field, low, high, value, text)                                                                                  \
     {                                                                                                                          \
         .name = #field, .read = read_number, .offset = offsetof(struct config, field), .least = (low), .most = (high),         \
@@ -136,6 +195,11 @@ static const struct option options[] = {
     NUMBER(disk_mib_default, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "1024", "writable disk of a sandbox that asks for no size"),
     NUMBER(disk_mib_max, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "16384", "most disk_mib of one sandbox"),
     NUMBER(pids_max, 8, JAIL_PIDS_MAX, "1024", "processes and threads of one sandbox"),
+    OTHER(pool, read_pool, 0, 0, "", "TEMPLATE:MEMORY_MIB:VCPUS[:DISK_MIB]=COUNT, at most 16 of them, separated by commas",
+          "sandboxes always kept warm"),
+    NUMBER(pool_auto, 0, 64, "2", "sandboxes kept warm of each shape that was asked for lately; 0: none"),
+    NUMBER(pool_idle_s, 1, 86400, "300", "how long a shape nobody asks for is kept warm"),
+    NUMBER(pool_max, 0, JAIL_SANDBOXES_MAX, "64", "warm sandboxes in all"),
     NUMBER(start_deadline_ms, 100, 600000, "10000", "longest time from a sandbox's start until its agent is ready"),
     NUMBER(stop_deadline_ms, 100, 600000, "10000",
            "longest time a destroy, or the engine's own end, waits for sandboxes to end"),
@@ -258,6 +322,30 @@ static uint64_t machine_processors(void)
     return n > JAIL_VCPUS_MAX ? JAIL_VCPUS_MAX : (uint64_t)n;
 }
 
+// What is kept warm must be what a create can ask for.
+static int check_pool(const struct config *config, struct err *err)
+{
+    uint64_t total = 0;
+    for (unsigned i = 0; i < config->pool.count; i++) {
+        const struct pool_setting *s = &config->pool.setting[i];
+        if (s->memory_mib > config->memory_mib_max)
+            return err_set(err, -EINVAL, "pool keeps \"%s\" with %" PRIu64 " MiB, more than memory_mib_max (%" PRIu64 ")",
+                           s->template, s->memory_mib, config->memory_mib_max);
+        if (s->vcpus > config->vcpus_max)
+            return err_set(err, -EINVAL, "pool keeps \"%s\" with %" PRIu32 " processors, more than vcpus_max (%" PRIu64 ")",
+                           s->template, s->vcpus, config->vcpus_max);
+        if (s->disk_mib > config->disk_mib_max)
+            return err_set(err, -EINVAL,
+                           "pool keeps \"%s\" with a disk of %" PRIu64 " MiB, more than disk_mib_max (%" PRIu64 ")",
+                           s->template, s->disk_mib, config->disk_mib_max);
+        total += s->count;
+    }
+    if (total > config->pool_max)
+        return err_set(err, -EINVAL, "pool keeps %" PRIu64 " sandboxes warm, more than pool_max (%" PRIu64 ")", total,
+                       config->pool_max);
+    return 0;
+}
+
 int config_finish(struct config *config, struct err *err)
 {
     if (config->memory_mib_max == 0)
@@ -272,7 +360,7 @@ int config_finish(struct config *config, struct err *err)
                        config->disk_mib_default, config->disk_mib_max);
     if (config->metrics_socket[0] != '\0' && strcmp(config->socket, config->metrics_socket) == 0)
         return err_set(err, -EINVAL, "socket and metrics_socket are both \"%s\": give each its own", config->socket);
-    return 0;
+    return check_pool(config, err);
 }
 
 bool config_uid_allowed(const struct config *config, uid_t uid)

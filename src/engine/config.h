@@ -20,6 +20,22 @@ struct uid_list {
     uint32_t uid[CONFIG_UIDS_MAX];
 };
 
+enum { POOL_SETTINGS_MAX = 16, POOL_TEMPLATE_MAX = 64 };
+
+// "TEMPLATE:MEMORY_MIB:VCPUS[:DISK_MIB]=COUNT"
+struct pool_setting {
+    char template[POOL_TEMPLATE_MAX + 1];
+    uint64_t memory_mib;
+    uint64_t disk_mib;  // 0: the default
+    uint32_t vcpus;
+    uint32_t count;
+};
+
+struct pool_settings {
+    unsigned count;
+    struct pool_setting setting[POOL_SETTINGS_MAX];
+};
+
 // Numbers are 64 bits wide whatever their bounds, so that the table can hold them all alike.
 struct config {
     char socket[CONFIG_NAME_MAX + 1];          // absolute, or a name in the run directory
@@ -41,6 +57,11 @@ struct config {
     uint64_t disk_mib_default;
     uint64_t disk_mib_max;
     uint64_t pids_max;
+
+    struct pool_settings pool;
+    uint64_t pool_auto;
+    uint64_t pool_idle_s;
+    uint64_t pool_max;
 
     uint64_t start_deadline_ms;
     uint64_t stop_deadline_ms;

@@ -1,11 +1,14 @@
 #include "engine/create.h"
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/id.h"
 #include "base/log.h"
+#include "engine/pool.h"
 #include "engine/template.h"
 #include "libsandbox.h"
 #include "wire/limits.h"
+#include "wire/pb.h"
 #include "wire/spec.h"
 
 #include <errno.h>
@@ -14,42 +17,66 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MACHINE_ID_DIGITS = 32, TOKEN_DIGITS = 64, HOSTNAME_RANDOM_DIGITS = 8 };
+enum { MACHINE_ID_DIGITS = 32, TOKEN_DIGITS = 64 };
 
 struct create {
-    TAILQ_ENTRY(create) link;  // in engine->waiting_creates
-    struct sandbox *sandbox;
+    TAILQ_ENTRY(create) link;     // in client->creates
+    TAILQ_ENTRY(create) waiting;  // in engine->waiting_creates
+    struct client *client;
     struct request *request;
-    uint64_t begun_ns;
-    bool has_slot;
-    struct timer timer;  // while it waits for a slot, and from the start to the agent's answer
-    struct template_waiter waiter;
+    struct shape shape;
     char template_name[TEMPLATE_NAME_MAX + 1];
-    struct driver_start start;
-    char hostname[sizeof "sbx-" + HOSTNAME_RANDOM_DIGITS];
-    uint8_t *configure;  // the packed command; it holds the environment and is freed once sent
-    size_t configure_len;
+    struct template_waiter waiter;
+    uint64_t pool_wait_ms;
+    uint64_t begun_ns;
+    bool in_queue;  // waits for a slot
+    bool has_slot;
+    struct timer timer;               // of the wait for a slot, then of the start up to the agent's answer
+    struct sandbox *sandbox;          // NULL until one was taken or started
+    bool lost_one;                    // a warm sandbox died while it was being configured
+    Sandbox__CreateRequest *message;  // its variables, for the configuration
 };
 
 static void run_waiting(struct engine *e);
 
 // ---- the end of a create ----
 
-// Gives back all that is the create's, and returns its request.
+static void leave_queue(struct create *c)
+{
+    struct engine *e = c->client->engine;
+    timer_cancel(e->loop, &c->timer);
+    if (c->in_queue)
+        TAILQ_REMOVE(&e->waiting_creates, c, waiting);
+    c->in_queue = false;
+}
+
+static void leave_slot(struct create *c)
+{
+    if (c->has_slot)
+        c->client->engine->running_creates--;
+    c->has_slot = false;
+}
+
+// Gives back all that is the create's, and returns its request.  The sandbox, if there is one, is left to the caller.
 static struct request *finish(struct create *c)
 {
-    struct engine *e = c->sandbox->engine;
     struct request *r = c->request;
-    timer_cancel(e->loop, &c->timer);
+    leave_queue(c);
+    leave_slot(c);
     template_cancel(&c->waiter);
-    c->sandbox->create = NULL;
-    if (c->has_slot)
-        e->running_creates--;
+    if (c->sandbox != NULL)
+        c->sandbox->create = NULL;
     else
-        TAILQ_REMOVE(&e->waiting_creates, c, link);
-    free(c->configure);
+        c->client->engine->bare_creates--;
+    TAILQ_REMOVE(&c->client->creates, c, link);
+    pb_free(c->message);
     free(c);
     return r;
+}
+
+static uint32_t id_of(const struct create *c)
+{
+    return c->sandbox != NULL ? c->sandbox->id : 0;
 }
 
 void create_fail(struct create *c, int code, const char *format, ...)
@@ -60,33 +87,39 @@ void create_fail(struct create *c, int code, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     struct sandbox *sb = c->sandbox;
-    struct engine *e = sb->engine;
+    struct engine *e = c->client->engine;
     metric_result(e->metrics.creates, code);
-    log_info("create_failed", log_u64("sandbox_id", sb->id), log_i64("code", code), log_str("reason", text));
+    log_info("create_failed", log_u64("sandbox_id", id_of(c)), log_str("template", c->template_name), log_i64("code", code),
+             log_str("reason", text));
     struct request *r = finish(c);
-    sandbox_disown(sb, "its create failed");
+    if (sb != NULL)
+        sandbox_disown(sb, "its create failed");
     request_fail(r, code, "%s", text);
     run_waiting(e);
 }
 
 void create_cancel(struct create *c)
 {
-    struct engine *e = c->sandbox->engine;
-    request_fail(finish(c), SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
+    struct engine *e = c->client->engine;
+    struct sandbox *sb = c->sandbox;
+    struct request *r = finish(c);
+    if (sb != NULL)
+        sandbox_disown(sb, "its client has gone");
+    request_fail(r, SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
     run_waiting(e);
 }
 
 static void on_timer(void *arg)
 {
     struct create *c = arg;
-    const struct config *config = c->sandbox->engine->config;
-    if (c->has_slot)
-        create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox was not ready within %" PRIu64 " ms; try again",
-                    config->start_deadline_ms);
-    else
+    const struct config *config = c->client->engine->config;
+    if (c->in_queue)
         create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED,
                     "pool_wait_ms passed while %" PRIu64 " other sandboxes were being started (max_creates)",
                     config->max_creates);
+    else
+        create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox was not ready within %" PRIu64 " ms; try again",
+                    config->start_deadline_ms);
 }
 
 // ---- its steps, last one first ----
@@ -99,12 +132,13 @@ static void succeed(struct create *c, const char token[static TOKEN_DIGITS + 1])
     metric_result(e->metrics.creates, SANDBOX_OK);
     e->metrics.create_ns += took;
     log_info("sandbox_created", log_u64("sandbox_id", sb->id), log_str("template", c->template_name),
-             log_str("isolation", sb->tier->name), log_u64("uid", sb->uid), log_u64("us", took / NS_PER_US));
+             log_str("isolation", sb->tier->name), log_str("start", sandbox_start_name(sb)), log_u64("uid", sb->uid),
+             log_u64("us", took / NS_PER_US));
     Sandbox__CreateResponse response = SANDBOX__CREATE_RESPONSE__INIT;
     response.sandbox_id = sb->id;
     response.session_token = (char *)token;
     response.isolation = sb->tier->level;
-    response.start = (char *)SANDBOX_START_COLD;
+    response.start = (char *)sandbox_start_name(sb);
     Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
     message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_CREATE;
     message.create = &response;
@@ -121,7 +155,9 @@ void create_configured(struct create *c, uint32_t error_number, const char *mess
                     error_number);
         return;
     }
-    if (random_hex(token, TOKEN_DIGITS) < 0 || !sandbox_step(sb, SANDBOX_READY) || !sandbox_step(sb, SANDBOX_RUNNING)) {
+    // One from the pool is ready already.
+    bool ready = sb->state == SANDBOX_READY || sandbox_step(sb, SANDBOX_READY);
+    if (random_hex(token, TOKEN_DIGITS) < 0 || !ready || !sandbox_step(sb, SANDBOX_RUNNING)) {
         create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be made ready");
         return;
     }
@@ -129,19 +165,149 @@ void create_configured(struct create *c, uint32_t error_number, const char *mess
     succeed(c, token);
 }
 
+// Sends the command that makes the sandbox itself.  0 or a negative errno.
+static int configure(struct create *c)
+{
+    char machine_id[MACHINE_ID_DIGITS + 1];
+    int r = random_hex(machine_id, MACHINE_ID_DIGITS);
+    if (r < 0)
+        return r;
+    const char *hostname = c->sandbox->hostname;
+    Sandbox__Agent__Configure message = SANDBOX__AGENT__CONFIGURE__INIT;
+    message.n_env = c->message->n_env_vars;
+    message.env = c->message->env_vars;
+    message.machine_id = (ProtobufCBinaryData){.len = MACHINE_ID_DIGITS, .data = (uint8_t *)machine_id};
+    message.hostname = (ProtobufCBinaryData){.len = strlen(hostname), .data = (uint8_t *)hostname};
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE;
+    command.configure = &message;
+    size_t n = protobuf_c_message_get_packed_size(&command.base);
+    if (n > AGENT_CONTROL_MAX)
+        return -EMSGSIZE;
+    cleanup_free uint8_t *bytes = malloc(n);
+    if (bytes == NULL)
+        return -ENOMEM;
+    protobuf_c_message_pack(&command.base, bytes);
+    return agent_line_configure(c->sandbox->line, bytes, n);
+}
+
 void create_started(struct create *c, int error, const char *detail)
 {
+    leave_slot(c);
     if (error < 0) {
         log_error("sandbox_start_failed", log_u64("sandbox_id", c->sandbox->id), log_errno(error), log_str("detail", detail));
         create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be started: %s (%s)", strerror(-error), detail);
         return;
     }
-    int r = agent_line_configure(c->sandbox->line, c->configure, c->configure_len);
-    free(c->configure);
-    c->configure = NULL;
-    if (r < 0)
+    int r = configure(c);
+    if (r == 0)
+        run_waiting(c->client->engine);
+    else if (!create_lost(c))  // one from the pool may have died without its end being seen yet
         create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox's agent could not be told its configuration: %s",
                     strerror(-r));
+}
+
+// Starts one of its own; it has a slot.
+static void start_cold(struct create *c)
+{
+    struct engine *e = c->client->engine;
+    const struct shape *shape = &c->shape;
+    pool_give_way(e->pool);
+    c->sandbox = sandbox_new(e, c->client, shape->tier);
+    if (c->sandbox == NULL) {
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+        return;
+    }
+    e->bare_creates--;
+    c->sandbox->create = c;
+    struct driver_start start = {.template_handle = shape->template_handle,
+                                 .memory_mib = shape->memory_mib,
+                                 .vcpus = shape->vcpus,
+                                 .disk_mib = shape->disk_mib,
+                                 .pids_max = (uint32_t)e->config->pids_max,
+                                 .hostname = c->sandbox->hostname};
+    int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
+    if (r == 0)
+        r = sandbox_start(c->sandbox, &start);
+    if (r < 0)
+        create_started(c, r, "the driver could not be asked");
+}
+
+// Takes a warm one if there is one; it is then on its way.
+static bool try_pool(struct create *c)
+{
+    struct engine *e = c->client->engine;
+    struct sandbox *sb = pool_take(e->pool, &c->shape, c->template_name);
+    if (sb == NULL)
+        return false;
+    leave_queue(c);
+    e->bare_creates--;
+    c->sandbox = sb;
+    sb->from_pool = true;
+    sandbox_adopt(sb, c->client);
+    sb->create = c;
+    int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
+    create_started(c, r, "the engine is out of memory");
+    return true;
+}
+
+static void run_waiting(struct engine *e)
+{
+    struct create *c;
+    while (!e->stopping && e->running_creates < e->config->max_creates && (c = TAILQ_FIRST(&e->waiting_creates)) != NULL) {
+        leave_queue(c);
+        c->has_slot = true;
+        e->running_creates++;
+        start_cold(c);
+    }
+}
+
+void creates_offer(struct engine *e, const struct shape *shape)
+{
+    struct create *c, *next;
+    for (c = TAILQ_FIRST(&e->waiting_creates); c != NULL; c = next) {
+        next = TAILQ_NEXT(c, waiting);
+        if (shape_equal(&c->shape, shape)) {
+            try_pool(c);
+            return;
+        }
+    }
+}
+
+static void wait_for_slot(struct create *c)
+{
+    struct engine *e = c->client->engine;
+    TAILQ_INSERT_TAIL(&e->waiting_creates, c, waiting);
+    c->in_queue = true;
+    if (timer_set(e->loop, &c->timer, mono_ns() + c->pool_wait_ms * NS_PER_MS) < 0)
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+    else
+        run_waiting(e);
+}
+
+static void fail_empty(struct create *c)
+{
+    create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED,
+                "no sandbox of this template and size is warm, and pool_wait_ms is 0; try again, or allow a wait");
+}
+
+bool create_lost(struct create *c)
+{
+    if (c->lost_one || !c->sandbox->from_pool)
+        return false;
+    // It died before anybody had it: one of its own is started instead, or without a wait, another warm one is taken.
+    struct sandbox *sb = c->sandbox;
+    c->lost_one = true;
+    c->sandbox = NULL;
+    sb->create = NULL;
+    c->client->engine->bare_creates++;
+    timer_cancel(c->client->engine->loop, &c->timer);
+    sandbox_disown(sb, "it died in the pool");
+    if (c->pool_wait_ms > 0)
+        wait_for_slot(c);
+    else if (!try_pool(c))
+        fail_empty(c);
+    return true;
 }
 
 static void on_template(void *arg, const struct template_answer *answer)
@@ -151,35 +317,13 @@ static void on_template(void *arg, const struct template_answer *answer)
         create_fail(c, answer->code, "%s", answer->text);
         return;
     }
-    struct sandbox *sb = c->sandbox;
-    struct engine *e = sb->engine;
-    c->start.template_handle = answer->handle;
-    int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
-    if (r == 0)
-        r = sandbox_start(sb, &c->start);
-    if (r < 0)
-        create_started(c, r, "the driver could not be asked");
-}
-
-static void run(struct create *c)
-{
-    struct engine *e = c->sandbox->engine;
-    timer_cancel(e->loop, &c->timer);
-    c->has_slot = true;
-    e->running_creates++;
-    c->waiter.done = on_template;
-    c->waiter.arg = c;
-    if (template_get(e->templates, c->sandbox->tier, c->template_name, &c->waiter) < 0)
-        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
-}
-
-static void run_waiting(struct engine *e)
-{
-    struct create *c;
-    while (e->running_creates < e->config->max_creates && (c = TAILQ_FIRST(&e->waiting_creates)) != NULL) {
-        TAILQ_REMOVE(&e->waiting_creates, c, link);
-        run(c);
-    }
+    c->shape.template_handle = answer->handle;
+    if (try_pool(c))
+        return;
+    if (c->pool_wait_ms == 0)
+        fail_empty(c);
+    else
+        wait_for_slot(c);
 }
 
 // ---- its beginning ----
@@ -190,12 +334,23 @@ static int fail_early(struct engine *e, struct request *r, const struct err *err
     return request_fail_err(r, err);
 }
 
+// What counts against a connection's caps: its sandboxes, and its creates that have none yet.
+static unsigned client_owned(const struct client *client)
+{
+    unsigned n = client->owned_count;
+    const struct create *c;
+    TAILQ_FOREACH(c, &client->creates, link)
+    n += c->sandbox == NULL;
+    return n;
+}
+
 static unsigned owned_by_uid(const struct engine *e, uid_t uid)
 {
     unsigned n = 0;
-    const struct sandbox *sb;
-    TAILQ_FOREACH(sb, &e->sandboxes, all)
-    n += sb->uid == uid;
+    const struct client *c;
+    TAILQ_FOREACH(c, &e->clients, link)
+    if (c->peer.uid == uid)
+        n += client_owned(c);
     return n;
 }
 
@@ -207,21 +362,17 @@ static int check_cap(uint64_t have, uint64_t cap, const char *who, const char *n
                    have, name, cap);
 }
 
-static int check_caps(const struct client *client, const Sandbox__CreateRequest *message, struct err *err)
+static int check_caps(const struct client *client, struct err *err)
 {
     const struct engine *e = client->engine;
     const struct config *config = e->config;
     int code =
-        check_cap(client->owned_count, config->max_owned_per_connection, "this connection", "max_owned_per_connection", err);
+        check_cap(client_owned(client), config->max_owned_per_connection, "this connection", "max_owned_per_connection", err);
     if (code == 0)
         code = check_cap(owned_by_uid(e, client->peer.uid), config->max_owned_per_uid, "this uid", "max_owned_per_uid", err);
+    // Warm sandboxes give way: they are not counted.
     if (code == 0)
-        code = check_cap(e->sandbox_count, config->max_sandboxes, "this engine", "max_sandboxes", err);
-    if (code == 0 && message->pool_wait_ms == 0 && e->running_creates >= config->max_creates)
-        code = err_set(err, SANDBOX_ERR_POOL_EXHAUSTED,
-                       "%u sandboxes are being started, the most allowed (max_creates), and pool_wait_ms is 0; try again, or "
-                       "allow a wait",
-                       e->running_creates);
+        code = check_cap(e->owned_count + e->bare_creates, config->max_sandboxes, "this engine", "max_sandboxes", err);
     return code;
 }
 
@@ -248,7 +399,7 @@ static int check(const struct client *client, const Sandbox__CreateRequest *mess
     if (code == 0)
         code = check_offered(message, err);
     if (code == 0)
-        code = check_caps(client, message, err);
+        code = check_caps(client, err);
     if (code != 0)
         return code;
     uint32_t floor = message->min_isolation;
@@ -258,57 +409,40 @@ static int check(const struct client *client, const Sandbox__CreateRequest *mess
     return *ret_tier != NULL ? 0 : err->code;
 }
 
-// Packs the command that makes the sandbox itself.  0 or a negative errno.
-static int pack_configure(struct create *c, const Sandbox__CreateRequest *message)
+static Sandbox__CreateRequest *copy_message(const Sandbox__CreateRequest *message)
 {
-    char machine_id[MACHINE_ID_DIGITS + 1];
-    memcpy(c->hostname, "sbx-", 4);
-    int r = random_hex(machine_id, MACHINE_ID_DIGITS);
-    if (r == 0)
-        r = random_hex(c->hostname + 4, HOSTNAME_RANDOM_DIGITS);
-    if (r < 0)
-        return r;
-    Sandbox__Agent__Configure configure = SANDBOX__AGENT__CONFIGURE__INIT;
-    configure.n_env = message->n_env_vars;
-    configure.env = message->env_vars;
-    configure.machine_id = (ProtobufCBinaryData){.len = MACHINE_ID_DIGITS, .data = (uint8_t *)machine_id};
-    configure.hostname = (ProtobufCBinaryData){.len = strlen(c->hostname), .data = (uint8_t *)c->hostname};
-    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
-    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE;
-    command.configure = &configure;
-    c->configure_len = protobuf_c_message_get_packed_size(&command.base);
-    if (c->configure_len > AGENT_CONTROL_MAX)
-        return -EMSGSIZE;
-    c->configure = malloc(c->configure_len);
-    if (c->configure == NULL)
-        return -ENOMEM;
-    protobuf_c_message_pack(&command.base, c->configure);
-    return 0;
+    size_t n = protobuf_c_message_get_packed_size(&message->base);
+    cleanup_free uint8_t *bytes = malloc(n > 0 ? n : 1);
+    if (bytes == NULL)
+        return NULL;
+    protobuf_c_message_pack(&message->base, bytes);
+    return (Sandbox__CreateRequest *)pb_unpack(&sandbox__create_request__descriptor, bytes, n);
 }
 
-// A create whose sandbox exists and waits for a slot.
 static struct create *new_create(struct request *r, const Sandbox__CreateRequest *message, struct tier *tier)
 {
     struct engine *e = r->client->engine;
     struct create *c = calloc(1, sizeof *c);
     if (c == NULL)
         return NULL;
-    *c = (struct create){.request = r, .begun_ns = mono_ns()};
-    c->sandbox = pack_configure(c, message) == 0 ? sandbox_new(r->client, tier) : NULL;
-    if (c->sandbox == NULL) {
-        free(c->configure);
+    *c = (struct create){.client = r->client,
+                         .request = r,
+                         .shape = {.tier = tier,
+                                   .memory_mib = message->memory_mib,
+                                   .vcpus = message->vcpu_count,
+                                   .disk_mib = message->disk_mib != 0 ? message->disk_mib : e->config->disk_mib_default},
+                         .pool_wait_ms = message->pool_wait_ms,
+                         .begun_ns = mono_ns(),
+                         .waiter = {.done = on_template, .arg = c},
+                         .message = copy_message(message)};
+    if (c->message == NULL) {
         free(c);
         return NULL;
     }
-    c->sandbox->create = c;
-    timer_init(&c->timer, on_timer, c);
     memcpy(c->template_name, message->template_name, strlen(message->template_name) + 1);
-    c->start = (struct driver_start){.memory_mib = message->memory_mib,
-                                     .vcpus = message->vcpu_count,
-                                     .disk_mib = message->disk_mib != 0 ? message->disk_mib : e->config->disk_mib_default,
-                                     .pids_max = (uint32_t)e->config->pids_max,
-                                     .hostname = c->hostname};
-    TAILQ_INSERT_TAIL(&e->waiting_creates, c, link);
+    timer_init(&c->timer, on_timer, c);
+    TAILQ_INSERT_TAIL(&r->client->creates, c, link);
+    e->bare_creates++;
     return c;
 }
 
@@ -327,8 +461,6 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message)
         fail_early(e, r, &err);
         return;
     }
-    if (timer_set(e->loop, &c->timer, mono_ns() + message->pool_wait_ms * NS_PER_MS) < 0)
+    if (template_get(e->templates, tier, c->template_name, &c->waiter) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
-    else
-        run_waiting(e);
 }

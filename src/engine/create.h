@@ -1,12 +1,15 @@
 // From a CreateRequest to a running sandbox.
 //
-//     checked -> (a slot of max_creates) -> template loaded and attached -> driver starts it -> agent configured -> answered
+//     checked -> template loaded -> taken from the pool ------------------------> agent configured -> answered
+//                                -> (a slot of max_creates) -> driver starts one -^
 //
-// A create that finds no free slot waits up to pool_wait_ms for one; with pool_wait_ms 0 it fails at once.  A failure, the
-// client's going or a deadline at any point undoes everything: the sandbox is closed and the slot is free again.
+// With pool_wait_ms 0 a create that finds nothing warm fails at once.  Otherwise a start begins at once, or as soon as there is
+// a slot, for which it waits up to pool_wait_ms; a start that has begun is finished (start_deadline_ms).  A failure, the
+// client's going or a deadline at any point undoes everything.
 #ifndef ENGINE_CREATE_H
 #define ENGINE_CREATE_H
 
+#include "engine/pool.h"
 #include "engine/sandbox.h"
 
 struct create;
@@ -16,8 +19,13 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message);
 
 // Answers the request with an error and undoes everything.
 void create_fail(struct create *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-// The sandbox is being disowned by its client's going: the same without disowning it again.
+// Its client is going: undoes everything, answers nobody.
 void create_cancel(struct create *c);
+
+// A sandbox of this shape has become warm: the first create that waits for a slot with it has it.
+void creates_offer(struct engine *e, const struct shape *shape);
+// The sandbox of this create has died.  True: another is on its way instead.
+bool create_lost(struct create *c);
 
 // The driver has started the sandbox and the agent's line is up, or `error` is a negative errno.
 void create_started(struct create *c, int error, const char *detail);

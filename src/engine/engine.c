@@ -6,6 +6,7 @@
 #include "engine/client.h"
 #include "engine/listener.h"
 #include "engine/metrics_server.h"
+#include "engine/pool.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
 #include "libsandbox.h"
@@ -40,8 +41,9 @@ static int bind_sockets(struct engine *e)
 {
     int r = listener_new(e, &e->listener);
     if (r < 0) {
-        log_error("bind_failed", log_str("socket", e->config->socket), log_errno(r),
-                  log_str("hint", r == -EADDRINUSE ? "another engine listens there" : ""));
+        log_error(
+            "bind_failed", log_str("socket", e->config->socket), log_errno(r),
+            log_str("hint", r == -EADDRINUSE ? "another engine listens there, or it is not a socket of this engine" : ""));
         return r;
     }
     if (e->config->metrics_socket[0] == '\0')
@@ -56,6 +58,11 @@ static void serve(struct engine *e)
 {
     timer_cancel(e->loop, &e->deadline);
     if (bind_sockets(e) < 0) {
+        give_up(e, EXIT_FAILURE);
+        return;
+    }
+    if (pool_new(e, &e->pool) < 0) {
+        log_error("no_memory", log_str("for", "the pool"));
         give_up(e, EXIT_FAILURE);
         return;
     }
@@ -86,6 +93,8 @@ static void on_hello(void *arg, const struct driver_answer *answer)
     if (e->stopping)
         return;
     int r = answer->error;
+    if (r == 0 && answer->handle != JAIL_PROTOCOL_VERSION)
+        r = -EPROTONOSUPPORT;
     if (r == 0)
         r = container_driver.probe(e->container, on_probe, e);
     if (r < 0) {
@@ -94,11 +103,10 @@ static void on_hello(void *arg, const struct driver_answer *answer)
     }
 }
 
+// Also while stopping: what it would wait for is dead, and nobody will say so any more.
 static void on_jailer_lost(void *arg)
 {
-    struct engine *e = arg;
-    if (!e->stopping)
-        give_up(e, EXIT_JAILER_LOST);
+    give_up(arg, EXIT_JAILER_LOST);
 }
 
 static int start(struct engine *e)
@@ -155,6 +163,7 @@ struct engine *engine_free(struct engine *e)
     e->listener = listener_free(e->listener);
     e->metrics_server = metrics_server_free(e->metrics_server);
     close_clients(e);
+    e->pool = pool_free(e->pool);
     e->workers = workers_free(e->workers);
     e->container = container_free(e->container);  // ends every sandbox that is left
     e->templates = templates_free(e->templates);
@@ -188,5 +197,6 @@ void engine_stop(struct engine *e)
     if (timer_set(e->loop, &e->deadline, mono_ns() + e->config->stop_deadline_ms * NS_PER_MS) < 0)
         loop_stop(e->loop, EXIT_SUCCESS);
     close_clients(e);
+    pool_stop(e->pool);
     engine_sandbox_gone(e);
 }

@@ -32,6 +32,7 @@ struct engine {
     struct container *container;
     struct tiers tiers;
     struct templates *templates;
+    struct pool *pool;
     struct listener *listener;
     struct metrics_server *metrics_server;
     struct metrics metrics;
@@ -40,9 +41,12 @@ struct engine {
     struct timer deadline;  // of the start, then of the stop
 
     struct client_list clients;
-    unsigned client_count;
+    unsigned client_count;   // all connections
+    unsigned refused_count;  // of those, the ones that only linger: they take nobody's place
     struct sandbox_list sandboxes;
-    unsigned sandbox_count;
+    unsigned sandbox_count;  // all of them, warm ones too
+    unsigned owned_count;    // those that have an owner
+    unsigned bare_creates;   // creates that have no sandbox yet
     uint32_t last_sandbox_id;
     struct create_list waiting_creates;  // for one of max_creates slots
     unsigned running_creates;

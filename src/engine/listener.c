@@ -26,11 +26,11 @@ static void admit(struct engine *e, int fd, const struct ucred *peer)
 {
     cleanup_fd int socket = fd;
     bool allowed = config_uid_allowed(e->config, peer->uid);
-    bool full = e->client_count >= e->config->max_connections;
+    bool full = e->client_count - e->refused_count >= e->config->max_connections;
     e->metrics.connections++;
     e->metrics.refused_uid += !allowed;
     e->metrics.refused_full += allowed && full;
-    if ((!allowed || full) && e->client_count >= e->config->max_connections + REFUSED_MAX)
+    if ((!allowed || full) && e->refused_count >= REFUSED_MAX)
         return;
     struct client *c;
     int r = client_new(e, take_fd(&socket), peer, &c);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/pool.h"
 #include "engine/sandbox.h"
 
 #include <inttypes.h>
@@ -76,13 +77,28 @@ static void write_sandboxes(const struct engine *e, struct buf *out)
                    e->metrics.deaths[i]);
 }
 
+static void write_pool(const struct engine *e, struct buf *out)
+{
+    const struct metrics *m = &e->metrics;
+    struct pool_counts counts = e->pool != NULL ? pool_count(e->pool) : (struct pool_counts){0};
+    single(out, "pool_hits_total", "counter", "Creates that took a warm sandbox.", m->pool_hits);
+    single(out, "pool_misses_total", "counter",
+           "Creates that found no warm sandbox when they came; some of them take one that is ready before their turn to start.",
+           m->pool_misses);
+    single(out, "pool_ready", "gauge", "Warm sandboxes.", counts.ready);
+    single(out, "pool_filling", "gauge", "Sandboxes being made warm.", counts.filling);
+    head(out, "pool_fill_seconds", "summary", "Time to make a sandbox warm.");
+    buf_printf(out, "sandbox_engine_pool_fill_seconds_sum %.6f\nsandbox_engine_pool_fill_seconds_count %" PRIu64 "\n",
+               (double)m->pool_fill_ns / (double)NS_PER_S, m->pool_fills);
+}
+
 void metrics_write(const struct engine *e, struct buf *out)
 {
     const struct metrics *m = &e->metrics;
     head(out, "build_info", "gauge", "The version, as a label.");
     buf_printf(out, "sandbox_engine_build_info{version=\"%s\"} 1\n", ENGINE_VERSION);
     single(out, "uptime_seconds", "gauge", "Seconds since the start.", (mono_ns() - e->started_ns) / NS_PER_S);
-    single(out, "connections", "gauge", "Client connections open.", e->client_count);
+    single(out, "connections", "gauge", "Client connections open.", e->client_count - e->refused_count);
     single(out, "connections_total", "counter", "Client connections accepted.", m->connections);
     head(out, "connections_refused_total", "counter", "Client connections refused, by reason.");
     buf_printf(out, "sandbox_engine_connections_refused_total{reason=\"uid\"} %" PRIu64 "\n", m->refused_uid);
@@ -92,6 +108,7 @@ void metrics_write(const struct engine *e, struct buf *out)
     single(out, "creates_running", "gauge", "Sandboxes being started.", e->running_creates);
     single(out, "template_verifications_total", "counter", "Templates whose files were hashed.", m->template_verifications);
     write_creates(m, out);
+    write_pool(e, out);
     write_guest_ops(m, out);
     write_sandboxes(e, out);
 }

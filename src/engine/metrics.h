@@ -31,7 +31,11 @@ struct metrics {
     uint64_t create_ns;  // of those that succeeded
     uint64_t guest_ops[METRIC_GUEST_OPS][METRIC_RESULTS];
     uint64_t deaths[METRIC_DEATHS];  // sandboxes that ended by themselves
-    uint64_t connections;            // accepted so far
+    uint64_t pool_hits;
+    uint64_t pool_misses;
+    uint64_t pool_fills;
+    uint64_t pool_fill_ns;
+    uint64_t connections;  // accepted so far
     uint64_t refused_uid;
     uint64_t refused_full;
     uint64_t malformed_frames;

@@ -51,6 +51,21 @@ static void fail_internal(struct sandbox *sb, struct request *r, bool resume, co
     request_fail(r, SANDBOX_ERR_INTERNAL, "the sandbox could not be %s", resume ? "resumed" : "paused");
 }
 
+// The agent's deadlines stand still from before the freeze until after the thaw.  It is told as a courtesy to the commands in
+// it: a line that is full costs them their time, not the pause.
+static void tell_suspended(struct sandbox *sb)
+{
+    sb->suspended_ns = mono_ns();
+    if (sb->line != NULL && agent_line_suspend(sb->line) < 0)
+        log_warn("agent_not_told", log_u64("sandbox_id", sb->id), log_str("of", "a pause"));
+}
+
+static void tell_resumed(struct sandbox *sb)
+{
+    if (sb->line != NULL && agent_line_resume(sb->line, (mono_ns() - sb->suspended_ns) / NS_PER_US) < 0)
+        log_warn("agent_not_told", log_u64("sandbox_id", sb->id), log_str("of", "a resume"));
+}
+
 static void has_paused(struct sandbox *sb)
 {
     sb->ran_ns = sandbox_uptime_ns(sb);
@@ -63,6 +78,7 @@ static void has_resumed(struct sandbox *sb)
     if (!sandbox_step(sb, SANDBOX_RUNNING))
         return;
     sb->since_ns = mono_ns();
+    tell_resumed(sb);
     guestops_resumed(sb);
 }
 
@@ -90,6 +106,8 @@ static void on_done(void *arg, const struct driver_answer *answer)
     if (sb->state >= SANDBOX_CLOSING) {
         fail_ended(remove_power(p));
     } else if (answer->error < 0) {
+        if (!resume)
+            tell_resumed(sb);
         fail_internal(sb, remove_power(p), resume, answer->detail);
     } else if (resume) {
         has_resumed(sb);
@@ -119,6 +137,8 @@ static void next(struct sandbox *sb)
             continue;
         }
         const struct driver *driver = sb->tier->driver;
+        if (!resume)
+            tell_suspended(sb);
         if ((resume ? driver->resume : driver->pause)(sb->tier->self, sb->handle, on_done, p) < 0) {
             fail_internal(sb, remove_power(p), resume, "the driver could not be asked");
             continue;

@@ -63,7 +63,7 @@ static void fill(Sandbox__InspectResponse *response, const struct sandbox *sb, c
     response->memory_rss_mib = (stats->memory_bytes + (1 << 20) - 1) >> 20;
     response->page_faults = faults > UINT32_MAX ? UINT32_MAX : (uint32_t)faults;
     response->isolation = sb->tier->level;
-    response->start = (char *)SANDBOX_START_COLD;
+    response->start = (char *)sandbox_start_name(sb);
 }
 
 static void on_stats(void *arg, const struct driver_answer *answer)

@@ -2,9 +2,11 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/id.h"
 #include "base/log.h"
 #include "engine/create.h"
 #include "engine/guestop.h"
+#include "engine/pool.h"
 #include "engine/power.h"
 #include "libsandbox.h"
 
@@ -61,21 +63,42 @@ static uint32_t new_id(struct engine *e)
 
 static void on_destroy_deadline(void *arg);
 
-struct sandbox *sandbox_new(struct client *owner, struct tier *tier)
+static int make_hostname(char hostname[SANDBOX_HOSTNAME_ROOM])
 {
-    struct engine *e = owner->engine;
+    char digits[SANDBOX_HOSTNAME_ROOM - sizeof "sbx-" + 1];
+    int r = random_hex(digits, sizeof digits - 1);
+    if (r == 0)
+        snprintf(hostname, SANDBOX_HOSTNAME_ROOM, "sbx-%s", digits);
+    return r;
+}
+
+struct sandbox *sandbox_new(struct engine *e, struct client *owner, struct tier *tier)
+{
     struct sandbox *sb = calloc(1, sizeof *sb);
     if (sb == NULL)
         return NULL;
-    *sb = (struct sandbox){.engine = e, .owner = owner, .uid = owner->peer.uid, .id = new_id(e), .tier = tier};
+    *sb = (struct sandbox){.engine = e, .id = new_id(e), .tier = tier};
+    if (make_hostname(sb->hostname) < 0) {
+        free(sb);
+        return NULL;
+    }
     TAILQ_INIT(&sb->guestops);
     TAILQ_INIT(&sb->powers);
     timer_init(&sb->destroy_deadline, on_destroy_deadline, sb);
     TAILQ_INSERT_TAIL(&e->sandboxes, sb, all);
     e->sandbox_count++;
+    if (owner != NULL)
+        sandbox_adopt(sb, owner);
+    return sb;
+}
+
+void sandbox_adopt(struct sandbox *sb, struct client *owner)
+{
+    sb->owner = owner;
+    sb->uid = owner->peer.uid;
     TAILQ_INSERT_TAIL(&owner->owned, sb, owned);
     owner->owned_count++;
-    return sb;
+    sb->engine->owned_count++;
 }
 
 struct sandbox *sandbox_find(struct client *c, uint32_t id)
@@ -106,7 +129,10 @@ struct sandbox *sandbox_find_running(struct request *r, uint32_t id)
 static void on_configured(void *arg, uint32_t error_number, const char *message)
 {
     struct sandbox *sb = arg;
-    create_configured(sb->create, error_number, message);
+    if (sb->create != NULL)
+        create_configured(sb->create, error_number, message);
+    else
+        sandbox_died(sb, METRIC_DEATH_PROTOCOL, "its agent said it was configured, which nobody had asked for");
 }
 
 static void on_pong(void *arg)
@@ -159,6 +185,7 @@ static void leave_owner(struct sandbox *sb)
         return;
     TAILQ_REMOVE(&sb->owner->owned, sb, owned);
     sb->owner->owned_count--;
+    sb->engine->owned_count--;
     sb->owner = NULL;
 }
 
@@ -208,8 +235,6 @@ void sandbox_close(struct sandbox *sb, const char *why)
 void sandbox_disown(struct sandbox *sb, const char *why)
 {
     sandbox_ref(sb);
-    if (sb->create != NULL)
-        create_cancel(sb->create);
     leave_owner(sb);
     sandbox_close(sb, why);
     sandbox_unref(sb);
@@ -223,7 +248,11 @@ void sandbox_died(struct sandbox *sb, enum metric_death kind, const char *why)
     sb->death = kind;
     log_warn("sandbox_died", log_u64("sandbox_id", sb->id), log_str("reason", why));
     sandbox_ref(sb);
-    if (sb->create != NULL)
+    if (sb->warm != NULL)
+        pool_lost(sb->warm);
+    if (sb->create != NULL && create_lost(sb->create))
+        ;
+    else if (sb->create != NULL)
         create_fail(sb->create, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox ended before it was ready: %s", why);
     else
         sandbox_close(sb, "it ended by itself");
@@ -282,7 +311,10 @@ static void on_start(void *arg, const struct driver_answer *answer)
     } else {
         if (r == 0)
             r = take_line(sb, control);
-        create_started(sb->create, r, answer->detail);
+        if (sb->warm != NULL)
+            pool_started(sb->warm, r, answer->detail);
+        else
+            create_started(sb->create, r, answer->detail);
     }
     sandbox_unref(sb);
 }
@@ -327,6 +359,11 @@ void sandbox_destroy_for(struct sandbox *sb, struct request *r)
 }
 
 // ---- facts ----
+
+const char *sandbox_start_name(const struct sandbox *sb)
+{
+    return sb->from_pool ? "pool" : "cold";
+}
 
 uint64_t sandbox_uptime_ns(const struct sandbox *sb)
 {

@@ -2,7 +2,7 @@
 //
 // States and what moves between them:
 //
-//     provisioning --agent configured--> ready --claimed--> running <--pause/resume--> paused
+//     provisioning --started--> ready --agent configured--> running <--pause/resume--> paused
 //     any of them --destroy, owner gone, own death--> closing --driver says exited--> gone
 //
 // A legal step is one of the table in sandbox.c; any other is refused and logged.  A sandbox that died by itself stays with its
@@ -20,7 +20,8 @@
 
 // The answer about a sandbox of another connection, and about one that does not exist.
 #define SANDBOX_NOT_YOURS "this connection owns no such sandbox"
-#define SANDBOX_START_COLD "cold"  // the one way a sandbox is started so far
+
+enum { SANDBOX_HOSTNAME_ROOM = sizeof "sbx-" + 8 };
 
 enum sandbox_state {
     SANDBOX_PROVISIONING,
@@ -39,13 +40,16 @@ struct sandbox {
     TAILQ_ENTRY(sandbox) all;    // in engine->sandboxes
     TAILQ_ENTRY(sandbox) owned;  // in owner->owned
     struct engine *engine;
-    struct client *owner;  // NULL: nobody waits for it any more
+    struct client *owner;  // NULL: it is in the pool, or nobody waits for it any more
     uid_t uid;
     uint32_t id;
     enum sandbox_state state;
     struct tier *tier;
 
-    struct create *create;  // while provisioning
+    char hostname[SANDBOX_HOSTNAME_ROOM];
+    struct create *create;  // until it is answered
+    struct warm *warm;      // while it is in the pool
+    bool from_pool;         // it was warm before it had an owner
     bool starting;          // the driver's answer to start is due
     bool started;           // `handle` means something
     uint32_t handle;
@@ -63,6 +67,7 @@ struct sandbox {
     struct power_list powers;  // pauses and resumes: the first is being done, the others wait
     uint64_t since_ns;         // last resume (or the start)
     uint64_t ran_ns;           // while paused: how long it had run since then
+    uint64_t suspended_ns;     // when the agent was told of the pause
     uint64_t faults_before;    // page faults up to the last resume
 };
 
@@ -70,14 +75,16 @@ const char *sandbox_state_name(enum sandbox_state state);
 // Takes a legal step; false for one that is not.
 bool sandbox_step(struct sandbox *sb, enum sandbox_state to);
 
-// A new sandbox in provisioning, with an id of its own.  NULL: no memory.
-struct sandbox *sandbox_new(struct client *owner, struct tier *tier);
+// A new sandbox in provisioning, with an id and a host name of its own.  `owner` NULL: for the pool.  NULL: no memory.
+struct sandbox *sandbox_new(struct engine *e, struct client *owner, struct tier *tier);
+// Gives it to its owner.
+void sandbox_adopt(struct sandbox *sb, struct client *owner);
 // The sandbox `id` of this client, or NULL when it has none.
 struct sandbox *sandbox_find(struct client *c, uint32_t id);
 // The sandbox `id` of this client if it is running; otherwise answers the request and returns NULL.
 struct sandbox *sandbox_find_running(struct request *r, uint32_t id);
 
-// Asks the driver to start it; create_started follows, unless it was closed meanwhile.  0 or a negative errno.
+// Asks the driver to start it; create_started or pool_started follows, unless it was closed meanwhile.  0 or a negative errno.
 int sandbox_start(struct sandbox *sb, struct driver_start *what);
 // The sandbox ended by itself, or broke the protocol.
 void sandbox_died(struct sandbox *sb, enum metric_death kind, const char *why);
@@ -93,6 +100,8 @@ void sandbox_unref(struct sandbox *sb);
 // driver_exited_fn
 void sandbox_exited(void *sandbox, const struct driver_exit *how);
 
+// How it was started, as the wire says it: "cold" or "pool".
+const char *sandbox_start_name(const struct sandbox *sb);
 // How long it has run since the last resume.
 uint64_t sandbox_uptime_ns(const struct sandbox *sb);
 void sandboxes_count(const struct engine *e, unsigned count[SANDBOX_STATES]);

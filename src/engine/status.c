@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/json_out.h"
 #include "engine/engine.h"
+#include "engine/pool.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
 
@@ -16,8 +17,10 @@ static void write_tiers(struct engine *e, struct json_out *j)
         json_open(j, NULL, '{');
         json_str(j, "name", tier->name);
         json_bool(j, "available", tier->available);
-        if (!tier->available)
+        if (!tier->available) {
             json_str(j, "reason", tier->reason);
+            json_str(j, "fix", tier->fix);
+        }
         json_close(j, '}');
     }
     json_close(j, ']');
@@ -67,7 +70,11 @@ void status_write(struct engine *e, struct buf *out)
     templates_list(e->templates, &j);
     json_close(&j, ']');
     write_sandboxes(e, &j);
-    json_u64(&j, "connections", e->client_count);
+    json_open(&j, "pool", '[');
+    if (e->pool != NULL)
+        pool_list(e->pool, &j);
+    json_close(&j, ']');
+    json_u64(&j, "connections", e->client_count - e->refused_count);
     write_limits(e->config, &j);
     json_close(&j, '}');
 }

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine.h"
+#include "engine/pool.h"
 #include "libsandbox.h"
 #include "sys/jail.h"
 #include "sys/template_store.h"
@@ -142,6 +143,8 @@ static struct template *find_entry(struct templates *t, const struct tier *tier,
 
 static void detach(struct template *entry)
 {
+    if (entry->has_handle)
+        pool_forget_template(entry->templates->engine->pool, entry->tier, entry->handle);
     if (entry->has_handle)
         entry->tier->driver->template_detach(entry->tier->self, entry->handle);
     entry->has_handle = false;

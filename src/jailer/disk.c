@@ -192,8 +192,6 @@ static int copy_range(int from, int to, off_t at, off_t end, char *chunk)
 // Copies what is not a hole.
 static int copy_sparse(int from, int to, off_t size)
 {
-    if (ftruncate(to, size) < 0)
-        return -errno;
     cleanup_free char *chunk = malloc(COPY_CHUNK);
     if (chunk == NULL)
         return -ENOMEM;
@@ -230,12 +228,15 @@ int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount)
     cleanup_fd int file = openat(store->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file < 0)
         return -errno;
-    r = copy_sparse(blank, file, (off_t)(mib << 20));
-    if (r < 0)
-        return r;
+    if (ftruncate(file, (off_t)(mib << 20)) < 0)
+        return -errno;
     cleanup_fd int device = -1;
     char path[LOOPDEV_PATH_MAX];
     r = loopdev_attach(file, false, &device, path);
+    if (r < 0)
+        return r;
+    // Only now: the loop device writes to the drive what it finds unwritten when it is set up, which nobody needs.
+    r = copy_sparse(blank, file, (off_t)(mib << 20));
     if (r < 0)
         return r;
     // noinit_itable: the kernel would otherwise write the whole inode table of every disk in the background.

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -188,7 +189,11 @@ static int drop(struct entry *e)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return -errno;
     // After every change of credentials, which would clear it: the sandbox does not outlive its jailer.
-    return prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 ? -errno : 0;
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+        return -errno;
+    // Nor does it begin if the jailer has gone already: then its end of the line is closed.
+    struct pollfd line = {.fd = e->line, .events = POLLRDHUP};
+    return poll(&line, 1, 0) > 0 ? -EPIPE : 0;
 }
 
 static int filter(struct entry *e)
@@ -300,9 +305,20 @@ static int (*const steps[ENTER_STEPS])(struct entry *e) = {
     [ENTER_EXEC] = exec_agent,
 };
 
+// Nothing of the jailer's, hundreds of descriptors where hundreds of sandboxes live, but the line and the log stays open: least
+// of all the jailer's own end of this line, without which its death would not be seen.
+static int leave_descriptors(int line)
+{
+    if (line != FIRST_KEPT && dup3(line, FIRST_KEPT, O_CLOEXEC) < 0)
+        return -errno;
+    return close_range(FIRST_KEPT + 1, ~0U, 0) < 0 ? -errno : FIRST_KEPT;
+}
+
 void enter_main(int line, const struct seccomp_policy *filter_program)
 {
-    struct entry e = {.line = line, .filter = filter_program};
+    struct entry e = {.line = leave_descriptors(line), .filter = filter_program};
+    if (e.line < 0)
+        _exit(1);
     // The jailer's handlers and mask are not the agent's.
     sigset_t no_signals;
     sigemptyset(&no_signals);

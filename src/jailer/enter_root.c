@@ -72,8 +72,8 @@ int root_attach_disk(int mount_fd)
 int root_overlay(void)
 {
     char options[256];
-    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", template_dir, disk_dir,
-             disk_dir);
+    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr,volatile", template_dir,
+             disk_dir, disk_dir);
     return mount("overlay", root_dir, "overlay", MS_NOSUID_ | MS_NODEV_, options) < 0 ? -errno : 0;
 }
 

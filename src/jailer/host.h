@@ -3,6 +3,7 @@
 #define JAILER_HOST_H
 
 #include "jailer/disk.h"
+#include "jailer/release.h"
 #include "jailer/seccomp_policy.h"
 #include "jailer/uid_slots.h"
 #include "sys/cgroup.h"
@@ -18,6 +19,7 @@ struct host {
     struct cgroup_tree *cgroups;
     struct uid_slots *uids;
     struct disk_store *disks;
+    struct releases *releases;  // NULL: none, what is let go is closed at once
     struct seccomp_policy filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
     int mounts_fd;  // a private tmpfs: where template mounts are attached

@@ -24,7 +24,19 @@ struct probe {
     struct sandbox *sandbox;
     bool timed_out;
     int wait_status;
+    int error;  // of the start
+    char detail[JAIL_DETAIL_MAX];
 };
+
+static void on_started(void *arg, int error, const char *detail)
+{
+    struct probe *p = arg;
+    if (error == 0)
+        return;
+    p->error = error;
+    snprintf(p->detail, sizeof p->detail, "%s", detail);
+    loop_stop(p->loop, 0);
+}
 
 static void on_gone(void *arg, int wait_status, bool out_of_memory)
 {
@@ -72,7 +84,8 @@ static int run(struct host *host, int template_mount, char *detail)
     struct sandbox_plan plan = {
         .start = &start, .template_mount = template_mount, .control_fd = theirs, .log_fd = log_write, .self_test = true};
     struct probe p = {.loop = host->loop};
-    int r = sandbox_start(host, &plan, on_gone, &p, &p.sandbox, detail);
+    static const struct sandbox_handler handler = {.on_started = on_started, .on_gone = on_gone};
+    int r = sandbox_start(host, &plan, &handler, &p, &p.sandbox, detail);
     if (r < 0)
         return r;
     close_fd(&theirs);
@@ -82,6 +95,10 @@ static int run(struct host *host, int template_mount, char *detail)
     timer_set(host->loop, &timeout, mono_ns() + PROBE_WAIT_MS * NS_PER_MS);
     loop_run(host->loop);
     timer_cancel(host->loop, &timeout);
+    if (p.error < 0) {
+        memcpy(detail, p.detail, JAIL_DETAIL_MAX);
+        return p.error;
+    }
     if (WIFEXITED(p.wait_status) && WEXITSTATUS(p.wait_status) == 0)
         return 0;
     if (p.timed_out)

@@ -14,6 +14,7 @@
 #include <linux/mount.h>
 #include <linux/sched.h>
 #include <linux/securebits.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +23,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,29 +33,50 @@ enum {
     SHM_MAX_MIB = 64,
 };
 
+enum state { ENTERING, BUILDING, LIVE, ENDING };
+
 struct sandbox {
     struct host *host;
+    enum state state;
     int uid_slot;
     uid_t first_uid;
     struct cgroup_group *group;
     struct cpus_taken cpus;
     pid_t pid;
     int pidfd;
-    struct watch *watch;
+    struct watch *exit_watch;
     bool frozen;
+
+    // While it starts.
+    int line;  // to the child
+    struct watch *line_watch;
+    struct jail_start what;
+    bool self_test;
+    int template_mount, control_fd, log_fd;
+    int disk, root;  // keep its file systems mounted beyond the sandbox: see release.h
+    int error;
+    char detail[JAIL_DETAIL_MAX];
+    struct timer deadline;
+
+    // While it ends.
     int wait_status;
     bool out_of_memory;
     struct timer retry;
     uint64_t give_up_ns;
-    sandbox_gone_fn *on_gone;
+
+    const struct sandbox_handler *handler;
     void *arg;
 };
 
 // ---- starting ----
 
-static int fail(char *detail, int error, const char *what)
+// Remembers the first failure, for on_started.
+static int fail(struct sandbox *s, int error, const char *what)
 {
-    snprintf(detail, JAIL_DETAIL_MAX, "%s: %s", what, strerror(-error));
+    if (s->error == 0) {
+        s->error = error;
+        snprintf(s->detail, sizeof s->detail, "%s: %s", what, strerror(-error));
+    }
     return error;
 }
 
@@ -130,29 +151,10 @@ static int map_ids(pid_t pid, uid_t first, int *ret_userns)
     return 0;
 }
 
-static int say(int line, const char *byte)
+static int settle(struct sandbox *s)
 {
-    return send(line, byte, 1, MSG_NOSIGNAL) == 1 ? 0 : -errno;
-}
-
-static int hear(int line, char *byte)
-{
-    ssize_t n = recv(line, byte, 1, 0);
-    return n == 1 ? 0 : n == 0 ? -EPIPE : errno == EAGAIN ? -ETIMEDOUT : -errno;
-}
-
-static int into_cgroups(struct sandbox *s, int line)
-{
-    int r = cgroup_group_enter(s->group, s->pid);
-    if (r == 0)
-        r = say(line, "g");
-    char byte;
-    return r == 0 ? hear(line, &byte) : r;
-}
-
-static int settle(struct sandbox *s, const struct jail_start *start)
-{
-    struct cgroup_limits limits = {.memory_bytes = start->memory_mib << 20, .vcpus = start->vcpus, .pids_max = start->pids_max};
+    struct cgroup_limits limits = {
+        .memory_bytes = s->what.memory_mib << 20, .vcpus = s->what.vcpus, .pids_max = s->what.pids_max};
     return cgroup_group_settle(s->group, s->pid, &limits, s->first_uid);
 }
 
@@ -200,12 +202,12 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
     return 0;
 }
 
-static int send_order(struct sandbox *s, const struct sandbox_plan *plan, int line, int template, int disk)
+static int send_order(struct sandbox *s, int template, int disk)
 {
-    uint64_t shm_mib = plan->start->memory_mib / 2 < SHM_MAX_MIB ? plan->start->memory_mib / 2 : SHM_MAX_MIB;
-    struct enter_order order = {.shm_bytes = shm_mib << 20, .self_test = plan->self_test};
-    cpus_take(s->host, plan->start->vcpus, &s->cpus, &order.cpus);
-    memcpy(order.hostname, plan->start->hostname, sizeof order.hostname);
+    uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
+    struct enter_order order = {.shm_bytes = shm_mib << 20, .self_test = s->self_test};
+    cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
+    memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
     __attribute__((cleanup(close_fds))) int fds[FDPASS_MAX];
     for (int i = 0; i < FDPASS_MAX; i++)
@@ -213,73 +215,127 @@ static int send_order(struct sandbox *s, const struct sandbox_plan *plan, int li
     fds[ENTER_FD_TEMPLATE] = fcntl(template, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_DISK] = fcntl(disk, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_AGENT] = fcntl(s->host->agent_fd, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_CONTROL] = fcntl(plan->control_fd, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_LOG] = plan->log_fd >= 0 ? fcntl(plan->log_fd, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC);
+    fds[ENTER_FD_CONTROL] = fcntl(s->control_fd, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_LOG] = s->log_fd >= 0 ? fcntl(s->log_fd, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC);
     for (int i = 0; i < ENTER_FDS; i++)
         if (fds[i] < 0)
             return -errno;
     int r = add_groups(s, &order, fds + ENTER_FDS);
     if (r < 0)
         return r;
-    ssize_t n = fdpass_send(line, &order, sizeof order, fds, ENTER_FDS + order.groups);
+    ssize_t n = fdpass_send(s->line, &order, sizeof order, fds, ENTER_FDS + order.groups);
     return n < 0 ? (int)n : 0;
 }
 
-// The end of the line is success: it closed on exec.
-static int await_exec(int line, char *detail)
+// The child is in its cgroup namespace: gives it its ids and limits, and the order to build itself.
+static int give_order(struct sandbox *s)
+{
+    cleanup_fd int userns = -1;
+    int r = map_ids(s->pid, s->first_uid, &userns);
+    if (r < 0)
+        return fail(s, r, "mapping user ids");
+    r = settle(s);
+    if (r < 0)
+        return fail(s, r, "setting the limits");
+    cleanup_fd int template = mapped_template(s->template_mount, userns);
+    if (template <0)
+        return fail(s, template, "id-mapping the template");
+    r = mapped_disk(s->host, s->what.disk_mib, userns);
+    if (r < 0)
+        return fail(s, r, "making the writable disk");
+    s->disk = r;
+    r = send_order(s, template, s->disk);
+    return r < 0 ? fail(s, r, "passing descriptors") : 0;
+}
+
+static void close_starting(struct sandbox *s)
+{
+    timer_cancel(s->host->loop, &s->deadline);
+    s->line_watch = watch_remove(s->line_watch);
+    close_fd(&s->line);
+    close_fd(&s->template_mount);
+    close_fd(&s->control_fd);
+    close_fd(&s->log_fd);
+}
+
+static void hear_entered(struct sandbox *s)
+{
+    char byte;
+    ssize_t n = recv(s->line, &byte, 1, MSG_DONTWAIT);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    if (n != 1)
+        fail(s, n == 0 ? -EPIPE : -errno, enter_step_text(ENTER_CGROUP_NAMESPACE));
+    else if (give_order(s) == 0)
+        s->state = BUILDING;
+    if (s->error != 0)
+        sandbox_kill(s);
+}
+
+// The child's last word: a failure, or the end of the line, which closed on exec.  False if there is none yet.
+static bool hear_built(struct sandbox *s)
 {
     struct enter_failure failure;
-    ssize_t n = recv(line, &failure, sizeof failure, 0);
-    if (n == 0)
-        return 0;
-    if (n < 0)
-        return fail(detail, errno == EAGAIN ? -ETIMEDOUT : -errno, "waiting for the sandbox to build itself");
-    if (n != sizeof failure || failure.error >= 0)
-        return fail(detail, -EPROTO, "the sandbox's own report");
-    return fail(detail, failure.error, enter_step_text(failure.step));
+    ssize_t n = recv(s->line, &failure, sizeof failure, MSG_DONTWAIT);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n == (ssize_t)sizeof failure && failure.error < 0)
+        fail(s, failure.error, enter_step_text(failure.step));
+    else if (n != 0)
+        fail(s, -EPROTO, "the sandbox's own report");
+    return true;
 }
 
-static int build(struct sandbox *s, const struct sandbox_plan *plan, int line, char *detail)
+// Names the root's mount, and looks at nothing behind it.  -1: the sandbox's end does the unmounting.
+static int root_of(pid_t pid)
 {
-    int r = into_cgroups(s, line);
-    if (r < 0)
-        return fail(detail, r, "entering the cgroups");
-    cleanup_fd int userns = -1;
-    r = map_ids(s->pid, s->first_uid, &userns);
-    if (r < 0)
-        return fail(detail, r, "mapping user ids");
-    r = settle(s, plan->start);
-    if (r < 0)
-        return fail(detail, r, "setting the limits");
-    cleanup_fd int template = mapped_template(plan->template_mount, userns);
-    if (template <0)
-        return fail(detail, template, "id-mapping the template");
-    cleanup_fd int disk = mapped_disk(s->host, plan->start->disk_mib, userns);
-    if (disk < 0)
-        return fail(detail, disk, "making the writable disk");
-    r = send_order(s, plan, line, template, disk);
-    return r < 0 ? fail(detail, r, "passing descriptors") : await_exec(line, detail);
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/root", (int)pid);
+    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-static void abandon(struct sandbox *s)
+static void on_line(void *arg, uint32_t events)
 {
-    if (s->pidfd >= 0) {
-        syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
-        while (waitpid(s->pid, NULL, 0) < 0 && errno == EINTR)
-            ;
+    (void)events;
+    struct sandbox *s = arg;
+    if (s->state == ENTERING) {
+        hear_entered(s);
+        return;
     }
-    if (s->group != NULL) {
-        uint64_t deadline = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
-        while (cgroup_group_remove(s->group) == -EBUSY && mono_ns() < deadline)
-            usleep(REMOVE_STEP_MS * 1000);
+    if (!hear_built(s))
+        return;
+    if (s->error != 0) {  // its exit comes as an event
+        s->line_watch = watch_remove(s->line_watch);
+        sandbox_kill(s);
+        return;
     }
+    // The end of the line comes with exec, and with death: a child that is dead has not become the agent.
+    struct pollfd dead = {.fd = s->pidfd, .events = POLLIN};
+    if (poll(&dead, 1, 0) == 1) {
+        s->line_watch = watch_remove(s->line_watch);
+        return;
+    }
+    close_starting(s);
+    s->root = root_of(s->pid);
+    s->state = LIVE;
+    s->handler->on_started(s->arg, 0, "");
+}
+
+static void on_deadline(void *arg)
+{
+    struct sandbox *s = arg;
+    fail(s, -ETIMEDOUT, "waiting for the sandbox to build itself");
+    sandbox_kill(s);
 }
 
 static struct sandbox *sandbox_free(struct sandbox *s)
 {
+    close_starting(s);
     timer_cancel(s->host->loop, &s->retry);
-    s->watch = watch_remove(s->watch);
+    s->exit_watch = watch_remove(s->exit_watch);
     close_fd(&s->pidfd);
+    release(s->host->releases, s->root);
+    release(s->host->releases, s->disk);
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
     uid_slots_give(s->host->uids, s->uid_slot);
@@ -290,43 +346,96 @@ static struct sandbox *sandbox_free(struct sandbox *s)
 static void on_exit_event(void *arg, uint32_t events);
 static void on_retry(void *arg);
 
-static int set_up(struct sandbox *s, const struct sandbox_plan *plan, char *detail)
+static int take_descriptors(struct sandbox *s, const struct sandbox_plan *plan)
 {
-    int r = uid_slots_take(s->host->uids, &s->uid_slot, &s->first_uid);
+    s->template_mount = fcntl(plan->template_mount, F_DUPFD_CLOEXEC, 3);
+    s->control_fd = fcntl(plan->control_fd, F_DUPFD_CLOEXEC, 3);
+    if (s->template_mount < 0 || s->control_fd < 0)
+        return -errno;
+    if (plan->log_fd >= 0 && (s->log_fd = fcntl(plan->log_fd, F_DUPFD_CLOEXEC, 3)) < 0)
+        return -errno;
+    return 0;
+}
+
+// Everything up to the child's first step; from here on events drive it.
+static int begin(struct sandbox *s, const struct sandbox_plan *plan)
+{
+    int r = take_descriptors(s, plan);
     if (r < 0)
-        return fail(detail, r, "taking a uid range");
+        return fail(s, r, "keeping descriptors");
+    r = uid_slots_take(s->host->uids, &s->uid_slot, &s->first_uid);
+    if (r < 0)
+        return fail(s, r, "taking a uid range");
     char name[32];
     snprintf(name, sizeof name, "sb-%d", s->uid_slot);
     r = cgroup_group_new(s->host->cgroups, name, &s->group);
     if (r < 0)
-        return fail(detail, r, "making cgroups");
-    int line[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) < 0)
-        return fail(detail, -errno, "making a socket pair");
-    cleanup_fd int ours = line[0], theirs = line[1];
-    struct timeval wait = {.tv_sec = ENTER_WAIT_S};
-    setsockopt(ours, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+        return fail(s, r, "making cgroups");
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return fail(s, -errno, "making a socket pair");
+    cleanup_fd int theirs = pair[1];
+    s->line = pair[0];
     s->pid = start_child(s->host, s->first_uid, theirs, &s->pidfd);
     if (s->pid < 0)
-        return fail(detail, s->pid, "starting a process in new namespaces");
-    close_fd(&theirs);
-    r = build(s, plan, ours, detail);
-    if (r < 0)
-        return r;
-    r = watch_add(s->host->loop, s->pidfd, EPOLLIN, on_exit_event, s, &s->watch);
-    return r < 0 ? fail(detail, r, "watching the first process") : 0;
+        return fail(s, s->pid, "starting a process in new namespaces");
+    r = cgroup_group_enter(s->group, s->pid);
+    if (r < 0 || send(s->line, "g", 1, MSG_NOSIGNAL) != 1)
+        return fail(s, r < 0 ? r : -errno, "entering the cgroups");
+    return 0;
 }
 
-int sandbox_start(struct host *host, const struct sandbox_plan *plan, sandbox_gone_fn *on_gone, void *arg,
+static int watch(struct sandbox *s)
+{
+    int r = watch_add(s->host->loop, s->pidfd, EPOLLIN, on_exit_event, s, &s->exit_watch);
+    if (r == 0)
+        r = watch_add(s->host->loop, s->line, EPOLLIN, on_line, s, &s->line_watch);
+    if (r == 0)
+        r = timer_set(s->host->loop, &s->deadline, mono_ns() + ENTER_WAIT_S * NS_PER_S);
+    return r < 0 ? fail(s, r, "watching the sandbox") : 0;
+}
+
+// For a start that failed before events could drive it: what little there is goes at once.
+static void abandon(struct sandbox *s)
+{
+    if (s->pidfd >= 0) {
+        syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
+        while (waitpid(s->pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+    }
+    if (s->group == NULL)
+        return;
+    uint64_t deadline = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
+    while (cgroup_group_remove(s->group) == -EBUSY && mono_ns() < deadline)
+        usleep(REMOVE_STEP_MS * 1000);
+}
+
+int sandbox_start(struct host *host, const struct sandbox_plan *plan, const struct sandbox_handler *handler, void *arg,
                   struct sandbox **ret_sandbox, char detail[JAIL_DETAIL_MAX])
 {
     struct sandbox *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return fail(detail, -ENOMEM, "memory");
-    *s = (struct sandbox){.host = host, .uid_slot = -1, .pidfd = -1, .on_gone = on_gone, .arg = arg};
+        return -ENOMEM;
+    *s = (struct sandbox){.host = host,
+                          .uid_slot = -1,
+                          .pidfd = -1,
+                          .line = -1,
+                          .disk = -1,
+                          .root = -1,
+                          .template_mount = -1,
+                          .control_fd = -1,
+                          .log_fd = -1,
+                          .what = *plan->start,
+                          .self_test = plan->self_test,
+                          .handler = handler,
+                          .arg = arg};
     timer_init(&s->retry, on_retry, s);
-    int r = set_up(s, plan, detail);
+    timer_init(&s->deadline, on_deadline, s);
+    int r = begin(s, plan);
+    if (r == 0)
+        r = watch(s);
     if (r < 0) {
+        memcpy(detail, s->detail, JAIL_DETAIL_MAX);
         abandon(s);
         sandbox_free(s);
         return r;
@@ -339,7 +448,8 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, sandbox_go
 
 void sandbox_kill(struct sandbox *sandbox)
 {
-    // The first process takes all others of its pid namespace with it.
+    // All at once where the kernel can; in any case the first process, which takes all others of its pid namespace with it.
+    cgroup_group_kill(sandbox->group);
     syscall(SYS_pidfd_send_signal, sandbox->pidfd, SIGKILL, NULL, 0);
     // On v1 a frozen process dies only when thawed; on v2 this changes nothing.
     if (sandbox->frozen)
@@ -368,7 +478,10 @@ static void finish(struct sandbox *s)
     }
     if (r < 0)
         log_error("cgroup_not_removed", log_i64("uid_slot", s->uid_slot), log_errno(r));
-    s->on_gone(s->arg, s->wait_status, s->out_of_memory);
+    if (s->error != 0)
+        s->handler->on_started(s->arg, s->error, s->detail);
+    else
+        s->handler->on_gone(s->arg, s->wait_status, s->out_of_memory);
     sandbox_free(s);
 }
 
@@ -381,11 +494,23 @@ static void on_exit_event(void *arg, uint32_t events)
 {
     (void)events;
     struct sandbox *s = arg;
-    s->watch = watch_remove(s->watch);
+    s->exit_watch = watch_remove(s->exit_watch);
+    if (s->state == BUILDING && s->error == 0)
+        hear_built(s);
     struct cgroup_stats stats;
     s->out_of_memory = sandbox_stats(s, &stats) == 0 && stats.agent_oom_kills > 0;
     while (waitpid(s->pid, &s->wait_status, 0) < 0 && errno == EINTR)
         ;
+    close_starting(s);
+    // An agent can have run and ended (a self-test is short) before this process came to see it run.  A child that ends by
+    // itself on its way there has said why before.
+    if (s->state == BUILDING && s->error == 0 && WIFEXITED(s->wait_status)) {
+        s->state = LIVE;
+        s->handler->on_started(s->arg, 0, "");
+    }
+    if (s->state != LIVE)
+        fail(s, -ECANCELED, "the sandbox ended before its agent ran");
+    s->state = ENDING;
     s->give_up_ns = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
     finish(s);
 }

@@ -1,7 +1,9 @@
 // One jailed sandbox: its ids, cgroups, disk and first process.
 //
-// sandbox_start does all of it in one go (a few milliseconds); the end comes as an event, when the first process is gone:
-// then the cgroups are removed, with patience, and `on_gone` is called last.
+// States: entering (its child has been told its cgroups) -> building (the child has its order: mounts, root, limits) -> live
+// (the agent runs) -> ending (the first process is gone, cgroups are removed, with patience) -> freed.  A failure at any step
+// goes straight to ending.  Starting is several short steps on the loop, so that one start does not hold up another, nor an
+// end: the long part, building the root, is done by the child itself.
 #ifndef JAILER_SANDBOX_H
 #define JAILER_SANDBOX_H
 
@@ -21,15 +23,20 @@ struct sandbox_plan {
     bool self_test;
 };
 
-// `on_gone(arg, wait status of the first process, whether the agent was killed for memory)` is called once, from the loop, when
-// nothing is left; the object is freed after it.
-typedef void sandbox_gone_fn(void *arg, int wait_status, bool out_of_memory);
+struct sandbox_handler {
+    // Once: the agent runs (0), or the start failed (negative errno, with a sentence part in `detail`) and nothing of it is
+    // left; in that case the object is freed after the call.
+    void (*on_started)(void *arg, int error, const char *detail);
+    // Once, if it started: nothing is left; the object is freed after the call.  `out_of_memory`: the agent was killed for it.
+    void (*on_gone)(void *arg, int wait_status, bool out_of_memory);
+};
 
-// 0, or a negative errno with a sentence part about the step that failed in `detail`; then nothing is left behind.
-int sandbox_start(struct host *host, const struct sandbox_plan *plan, sandbox_gone_fn *on_gone, void *arg,
+// Begins; on_started follows from the loop.  What the plan points to need not outlive the call.  0, or a negative errno with a
+// sentence part in `detail`: then nothing is left, and nothing is called.
+int sandbox_start(struct host *host, const struct sandbox_plan *plan, const struct sandbox_handler *handler, void *arg,
                   struct sandbox **ret_sandbox, char detail[JAIL_DETAIL_MAX]);
 
-// Kills everything inside, frozen or not.  on_gone follows.
+// Kills everything inside, frozen, starting or not, before it returns; on_gone (or on_started with an error) follows.
 void sandbox_kill(struct sandbox *sandbox);
 int sandbox_freeze(struct sandbox *sandbox, bool freeze);
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats);

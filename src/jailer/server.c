@@ -19,6 +19,8 @@ struct cell {
     struct server *server;
     uint32_t slot;
     struct sandbox *sandbox;  // NULL: free
+    bool started;
+    uint32_t start_id;  // of the request that is not answered yet
 };
 
 struct server {
@@ -33,6 +35,14 @@ struct server {
     uint32_t next_cell;
     uint32_t live;
 };
+
+enum { ANSWERED_LATER = 1 };
+
+// A sandbox the engine can name: one whose start has been answered.
+static struct sandbox *find(const struct server *s, uint32_t slot)
+{
+    return s->cells[slot].started ? s->cells[slot].sandbox : NULL;
+}
 
 // ---- the operations ----
 //
@@ -106,7 +116,7 @@ static int do_unmount(struct server *s, const struct jail_request *q, int fd, st
     return r;
 }
 
-static void on_gone(void *arg, int wait_status, bool out_of_memory);
+static const struct sandbox_handler cell_handler;
 
 static struct cell *free_cell(struct server *s)
 {
@@ -135,29 +145,30 @@ static int do_start(struct server *s, const struct jail_request *q, int fd, stru
     if (cell == NULL)
         return -EMFILE;
     struct sandbox_plan plan = {.start = &q->start, .template_mount = template, .control_fd = fd, .log_fd = -1};
-    int r = sandbox_start(s->host, &plan, on_gone, cell, &cell->sandbox, a->detail);
+    int r = sandbox_start(s->host, &plan, &cell_handler, cell, &cell->sandbox, a->detail);
     if (r < 0)
         return r;
     s->live++;
-    a->slot = cell->slot;
-    return 0;
+    cell->started = false;
+    cell->start_id = q->id;
+    return ANSWERED_LATER;
 }
 
 // The rest name a sandbox this jailer started; the worst a hostile engine can do with them it may do anyway.
 static int do_stop(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
 {
     (void)fd, (void)a;
-    struct cell *c = &s->cells[q->slot];
-    if (c->sandbox == NULL)
+    struct sandbox *sandbox = find(s, q->slot);
+    if (sandbox == NULL)
         return -ENOENT;
-    sandbox_kill(c->sandbox);
+    sandbox_kill(sandbox);
     return 0;
 }
 
 static int freeze(struct server *s, uint32_t slot, bool on)
 {
-    struct cell *c = &s->cells[slot];
-    return c->sandbox == NULL ? -ENOENT : sandbox_freeze(c->sandbox, on);
+    struct sandbox *sandbox = find(s, slot);
+    return sandbox == NULL ? -ENOENT : sandbox_freeze(sandbox, on);
 }
 
 static int do_freeze(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
@@ -175,11 +186,11 @@ static int do_thaw(struct server *s, const struct jail_request *q, int fd, struc
 static int do_stats(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
 {
     (void)fd;
-    struct cell *c = &s->cells[q->slot];
-    if (c->sandbox == NULL)
+    struct sandbox *sandbox = find(s, q->slot);
+    if (sandbox == NULL)
         return -ENOENT;
     struct cgroup_stats st;
-    int r = sandbox_stats(c->sandbox, &st);
+    int r = sandbox_stats(sandbox, &st);
     if (r == 0)
         a->stats = (struct jail_stats){.memory_bytes = st.memory_bytes,
                                        .page_faults = st.page_faults,
@@ -224,20 +235,42 @@ void server_stop(struct server *server)
     end_when_empty(server);
 }
 
+static void tell(struct server *s, const struct jail_reply *reply)
+{
+    if (s->ending)
+        end_when_empty(s);
+    else if (jail_answer(s->channel, reply) < 0)
+        server_stop(s);
+}
+
+static void vacate(struct cell *c)
+{
+    c->sandbox = NULL;
+    c->started = false;
+    c->server->live--;
+}
+
+static void on_started(void *arg, int error, const char *detail)
+{
+    struct cell *c = arg;
+    if (error < 0)
+        vacate(c);
+    else
+        c->started = true;
+    struct jail_reply a = {.op = JAIL_OP_START, .id = c->start_id, .error = error, .slot = error < 0 ? 0 : c->slot};
+    snprintf(a.detail, sizeof a.detail, "%s", detail);
+    tell(c->server, &a);
+}
+
 static void on_gone(void *arg, int wait_status, bool out_of_memory)
 {
     struct cell *c = arg;
-    struct server *s = c->server;
-    c->sandbox = NULL;
-    s->live--;
-    if (s->ending) {
-        end_when_empty(s);
-        return;
-    }
+    vacate(c);
     struct jail_reply event = {.op = JAIL_OP_EXITED, .slot = c->slot, .exit_status = wait_status, .oom = out_of_memory};
-    if (jail_answer(s->channel, &event) < 0)
-        server_stop(s);
+    tell(c->server, &event);
 }
+
+static const struct sandbox_handler cell_handler = {.on_started = on_started, .on_gone = on_gone};
 
 static void on_request(void *arg, uint32_t events)
 {
@@ -254,7 +287,7 @@ static void on_request(void *arg, uint32_t events)
     }
     struct jail_reply a = {.op = q.op, .id = q.id};
     a.error = operations[q.op](s, &q, fd, &a);
-    if (jail_answer(s->channel, &a) < 0)
+    if (a.error != ANSWERED_LATER && jail_answer(s->channel, &a) < 0)
         server_stop(s);
 }
 

@@ -16,6 +16,9 @@ static sandbox_error_t check_spec(const sandbox_spec_t *spec)
         return fail(SANDBOX_ERR_INVALID_SPEC, "spec.template_name is not set: name a template");
     if (spec->min_isolation > SANDBOX_ISOLATION_VM)
         return fail(SANDBOX_ERR_INVALID_SPEC, "spec.min_isolation %u is not an isolation tier", spec->min_isolation);
+    // On the wire an empty key stands for none, so the engine could not tell.
+    if (spec->session_key != NULL && spec->session_key[0] == '\0')
+        return fail(SANDBOX_ERR_INVALID_SPEC, "spec.session_key is empty: it has 1 to 127 printable bytes, or is NULL");
     sandbox_error_t r = check_variables(spec->env_vars);
     if (r == SANDBOX_OK)
         r = check_reserved(spec->reserved, sizeof spec->reserved / sizeof spec->reserved[0], "sandbox_spec_t");

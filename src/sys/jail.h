@@ -60,6 +60,7 @@ struct jail_start {
     uint64_t disk_mib;
     uint32_t pids_max;
     char hostname[JAIL_HOSTNAME_MAX + 1];  // [a-z0-9-], NUL-terminated
+    uint32_t reserved;                     // 0; no byte of a request may be padding, which is compared, too
 };
 
 struct jail_request {

@@ -2,7 +2,9 @@
 
 #include "libsandbox.h"
 #include "wire/limits.h"
+#include "wire/path.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -171,33 +173,21 @@ int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits 
 
 // ---- guest operations ----
 
-static bool has_dot_component(const uint8_t *s, size_t n)
-{
-    size_t start = 0;
-    for (size_t i = 0; i <= n; i++) {
-        if (i < n && s[i] != '/')
-            continue;
-        size_t len = i - start;
-        if ((len == 1 && s[start] == '.') || (len == 2 && s[start] == '.' && s[start + 1] == '.'))
-            return true;
-        start = i + 1;
-    }
-    return false;
-}
-
 // What can be said of a file operation's path by looking at it; whether it stays inside /workspace, symbolic links and all,
 // only the agent can see.
 static int check_path(ProtobufCBinaryData path, struct err *err)
 {
-    if (path.len > PATH_BYTES_MAX)
-        return INVALID("the path is %zu bytes long; at most %d are allowed", path.len, PATH_BYTES_MAX);
-    if (path.len == 0 || path.data[0] != '/')
-        return err_set(err, SANDBOX_ERR_PATH_DENIED, "the path is not absolute: it must begin with /workspace");
-    if (has_nul(path))
-        return err_set(err, SANDBOX_ERR_PATH_DENIED, "the path contains a NUL byte");
-    if (has_dot_component(path.data, path.len))
-        return err_set(err, SANDBOX_ERR_PATH_DENIED, "the path contains a \".\" or \"..\" component");
-    return 0;
+    switch (path_check(path.data, path.len)) {
+    case 0:
+        return 0;
+    case -ENAMETOOLONG:
+        return INVALID("the path is longer than %d bytes, or one of its names than %d", PATH_BYTES_MAX, NAME_BYTES_MAX);
+    case -EACCES:
+        return err_set(err, SANDBOX_ERR_PATH_DENIED,
+                       "the path must be absolute, begin with " WORKSPACE_PATH " and have no \".\" or \"..\" component");
+    default:
+        return err_set(err, SANDBOX_ERR_PATH_DENIED, "the path is empty or contains a NUL byte");
+    }
 }
 
 static int check_mode(uint32_t mode, struct err *err)

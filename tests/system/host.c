@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -99,6 +100,19 @@ static int is_engine(pid_t pid, void *arg)
     return 1;
 }
 
+static int kill_agent(pid_t pid, void *arg)
+{
+    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent") && parent_of(pid) == setting()->jailer)
+        return kill(pid, SIGKILL) == 0;
+    return 0;
+}
+
+void kill_agents(void)
+{
+    if (for_processes(kill_agent, NULL) == 0)
+        fail_msg("no agent runs under the jailer %d", setting()->jailer);
+}
+
 static int count_entries(const char *path)
 {
     int n = 0;
@@ -160,18 +174,23 @@ static int cgroups(void)
     return cgroups_found;
 }
 
-void look_at_holdings(struct holdings *ret_holdings)
+pid_t engine_pid(void)
 {
     pid_t engine = 0;
     for_processes(is_engine, &engine);
+    if (engine == 0)
+        fail_msg("no engine runs under the jailer %d", setting()->jailer);
+    return engine;
+}
+
+void look_at_holdings(struct holdings *ret_holdings)
+{
     *ret_holdings = (struct holdings){.processes = for_processes(is_of_stack, NULL),
                                       .mounts = mounts(),
                                       .loops = loops(),
                                       .cgroups = cgroups(),
                                       .jailer_fds = open_files(setting()->jailer),
-                                      .engine_fds = open_files(engine)};
-    if (engine == 0)
-        fail_msg("no engine runs under the jailer %d", setting()->jailer);
+                                      .engine_fds = open_files(engine_pid())};
 }
 
 bool same_holdings(const struct holdings *a, const struct holdings *b)
@@ -179,4 +198,38 @@ bool same_holdings(const struct holdings *a, const struct holdings *b)
     bool same = a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
                 a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
     return same;
+}
+
+void look_when_calm(struct holdings *ret_holdings)
+{
+    struct holdings last, now;
+    look_at_holdings(&last);
+    uint64_t end = now_ms() + patient(10000);
+    for (int same = 0; same < 3; same = same_holdings(&last, &now) ? same + 1 : 0, last = now) {
+        if (now_ms() > end)
+            fail_msg("what the stack holds never comes to rest");
+        wait_ms(30);
+        look_at_holdings(&now);
+    }
+    *ret_holdings = last;
+}
+
+static bool settled(void *arg)
+{
+    struct holdings now;
+    look_at_holdings(&now);
+    return same_holdings(arg, &now);
+}
+
+void assert_settles(const struct holdings *before)
+{
+    struct holdings copy = *before;
+    if (eventually(settled, &copy, 10000))
+        return;
+    struct holdings n;
+    look_at_holdings(&n);
+    fail_msg("left over: processes %d -> %d, mounts %d -> %d, loops %d -> %d, control groups %d -> %d, the jailer's files "
+             "%d -> %d, the engine's %d -> %d",
+             before->processes, n.processes, before->mounts, n.mounts, before->loops, n.loops, before->cgroups, n.cgroups,
+             before->jailer_fds, n.jailer_fds, before->engine_fds, n.engine_fds);
 }

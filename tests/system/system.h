@@ -100,12 +100,20 @@ bool eventually(bool (*done)(void *arg), void *arg, unsigned ms);
 // Host processes with `needle` in their command line; the first one's pid to *ret_pid unless NULL.
 int host_processes(const char *needle, pid_t *ret_pid);
 bool no_host_process(void *needle);
+pid_t engine_pid(void);
+
+// Kills every agent of this stack, as the host's administrator might.
+void kill_agents(void);
 
 // What this stack holds on the host, to be compared before and after.
 struct holdings {
     int processes, mounts, loops, cgroups, jailer_fds, engine_fds;
 };
 void look_at_holdings(struct holdings *ret_holdings);
+// The same once it no longer changes: the kernel frees some things a moment after they are gone.
+void look_when_calm(struct holdings *ret_holdings);
 bool same_holdings(const struct holdings *a, const struct holdings *b);
+// They are as they were within 10 s (times `slow`), or the test fails and says what is left.
+void assert_settles(const struct holdings *before);
 
 #endif

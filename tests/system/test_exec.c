@@ -368,6 +368,25 @@ static void python_runs(void **state)
     assert_string_equal((const char *)r.err, "warned\n");
 }
 
+// A place among the control groups is used again; what was done to end one command must not reach the next.
+static void the_end_of_one_command_does_not_reach_the_next(void **state)
+{
+    static const char *const ends[] = {"sleep 600",
+                                       "yes",
+                                       "sleep 600 & sleep 600",
+                                       "kill -9 $$",
+                                       "sleep 0.01 & exit 3",
+                                       "(setsid sleep 600 >/dev/null 2>&1 &); yes"};
+    sandbox_spec_t small = small_spec();
+    cleanup_sandbox sandbox_handle_t *h = create(&small);
+    for (int i = 0; i < 48; i++) {
+        cleanup_result sandbox_exec_result_t r = {0};
+        sandbox_exec_spec_t spec = {.command = ends[i % 6], .timeout_ms = 30, .max_output = 100000};
+        run_spec(h, &spec, &r);
+        assert_answers(h);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -391,6 +410,7 @@ int main(void)
         cmocka_unit_test(full_streams_do_not_block_each_other),
         cmocka_unit_test(figures),
         cmocka_unit_test(python_runs),
+        cmocka_unit_test(the_end_of_one_command_does_not_reach_the_next),
     };
     return cmocka_run_group_tests_name("exec", tests, open_with_sandbox, close_with_sandbox);
 }

@@ -154,7 +154,8 @@ def up_after_everything_was_killed():
     end = time.monotonic() + 10 * SLOW
     while processes(folder) and time.monotonic() < end:
         time.sleep(0.05)
-    need(not processes(folder), "killed, but still there")
+    left = processes(folder)
+    need(not left, "killed, but still there: " + subprocess.run(["ps", "-o", "pid,ppid,stat,args", "-p", ",".join(map(str, left or [1]))], stdout=subprocess.PIPE, text=True).stdout)
     need(stack("env", folder).returncode != 0, "env says it is up")
     up(folder)
     result = run_in(folder, "echo after")

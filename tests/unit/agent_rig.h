@@ -1,7 +1,8 @@
 // A sandbox-agent in namespaces and a root file system of its own, driven through its real protocol.  Needs root.
 //
 // The binary is the one named by the environment variable AGENT_BINARY.  Its root is a tmpfs with the host's /usr bound
-// read-only, so that nothing of the host is ever written.
+// read-only, so that nothing of the host is ever written.  A shell script in the environment variable RIG_MAKE is run in that
+// root, from the outside, before the agent starts.
 #ifndef TESTS_UNIT_AGENT_RIG_H
 #define TESTS_UNIT_AGENT_RIG_H
 
@@ -18,6 +19,9 @@ struct rig {
 };
 
 enum { RIG_WAIT_MS = 20000 };
+
+// Whether this process may make what an agent needs; else says so in TAP.
+bool rig_possible(void);
 
 // Starts the agent with `args` after --control (NULL-terminated, may be NULL), not configured.
 void rig_start(struct rig *rig, const char *const *args);
@@ -70,6 +74,8 @@ bool same_bytes(ProtobufCBinaryData b, const char *text);
 
 // Open descriptors of the agent.
 size_t rig_fd_count(const struct rig *rig);
+// Resident memory of the agent, in KiB.
+size_t rig_rss_kib(const struct rig *rig);
 // Polls `condition` until it is true; fails the test after RIG_WAIT_MS.
 #define wait_for(condition)                                                                                                    \
     do {                                                                                                                       \

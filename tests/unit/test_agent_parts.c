@@ -1,14 +1,18 @@
 // agent: the pure parts, without a running agent.
 #include "agent/exec.h"
 #include "agent/exec_env.h"
+#include "agent/groups.h"
 #include "agent/request_check.h"
+#include "base/cleanup.h"
 #include "unit.h"
 #include "wire/limits.h"
 #include "wire/path.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int check(const char *text)
 {
@@ -268,6 +272,96 @@ static void file_requests_are_checked(void **state)
     assert_int_equal(request_check(&r, &e), STATUS(BAD_REQUEST));
 }
 
+// ---- groups, on directories that only look like control groups ----
+
+static void put(int dir, const char *name, const char *text)
+{
+    cleanup_fd int fd = openat(dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+}
+
+static struct groups *fake_groups(const char *kind, char *path, int *ret_dir)
+{
+    struct groups *g;
+    assert_int_equal(groups_new(&g), 0);
+    assert_non_null(mkdtemp(path));
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(dir >= 0);
+    char text[32];
+    snprintf(text, sizeof text, "%s=%d", kind, dir);
+    assert_int_equal(groups_add(g, text), 0);
+    *ret_dir = dir;
+    return g;
+}
+
+static void deaths_for_memory_are_read_on_v2(void **state)
+{
+    char path[] = "/tmp/agent-fake-v2-XXXXXX";
+    int dir;
+    struct groups *g = fake_groups("v2", path, &dir);
+    struct slot *slot;
+    assert_int_equal(slot_take(g, &slot), 0);
+    assert_int_equal(slot_oom_kills(slot), 0);
+    put(dir, "memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n");
+    assert_int_equal(slot_oom_kills(slot), 2);  // the guest's own count, where the slot has none
+    put(dir, "exec-0/memory.events", "oom_kill_other 9\noom_kill 18446744073709551615\n");
+    assert_true(slot_oom_kills(slot) == UINT64_MAX);
+    put(dir, "exec-0/memory.events", "oom_kill x\n");
+    assert_int_equal(slot_oom_kills(slot), 2);
+    unlinkat(dir, "exec-0/memory.events", 0);
+    unlinkat(dir, "memory.events", 0);
+    unlinkat(dir, "exec-0", AT_REMOVEDIR);
+    groups_free(g);
+    assert_int_equal(rmdir(path), 0);
+}
+
+// A slot with processes is passed over, one that cannot be looked at too; used again as soon as it is empty.
+static void slots_are_used_again_when_empty(void **state)
+{
+    char path[] = "/tmp/agent-fake-v2-XXXXXX";
+    int dir;
+    struct groups *g = fake_groups("v2track", path, &dir);
+    struct slot *a, *b, *c;
+    assert_int_equal(slot_take(g, &a), 0);
+    put(dir, "exec-0/cgroup.events", "populated 1\nfrozen 0\n");
+    slot_release(a);
+    assert_int_equal(slot_take(g, &b), 0);
+    assert_ptr_not_equal(a, b);
+    put(dir, "exec-0/cgroup.events", "populated 0\nfrozen 0\n");
+    assert_int_equal(slot_take(g, &c), 0);
+    assert_ptr_equal(a, c);
+    slot_release(b);
+    slot_release(c);
+    assert_int_equal(unlinkat(dir, "exec-0/cgroup.events", 0), 0);
+    unlinkat(dir, "exec-0", AT_REMOVEDIR);
+    unlinkat(dir, "exec-1", AT_REMOVEDIR);
+    groups_free(g);
+    assert_int_equal(rmdir(path), 0);
+}
+
+static void groups_are_counted(void **state)
+{
+    struct groups *g;
+    assert_int_equal(groups_new(&g), 0);
+    assert_false(groups_any(g));
+    int accepted = 0;
+    for (int i = 0; i < 16; i++) {
+        int dir = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        char text[32];
+        snprintf(text, sizeof text, "v1join=%d", dir);
+        int r = groups_add(g, text);
+        accepted += r == 0;
+        if (r < 0) {
+            assert_int_equal(r, -ENOSPC);
+            close(dir);
+        }
+    }
+    assert_int_equal(accepted, 8);
+    assert_true(groups_any(g));
+    groups_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +375,9 @@ int main(void)
         cmocka_unit_test(exec_input_and_directory_are_checked),
         cmocka_unit_test(versions_and_operations_are_checked),
         cmocka_unit_test(file_requests_are_checked),
+        cmocka_unit_test(deaths_for_memory_are_read_on_v2),
+        cmocka_unit_test(slots_are_used_again_when_empty),
+        cmocka_unit_test(groups_are_counted),
     };
     return cmocka_run_group_tests_name("agent_parts", tests, NULL, NULL);
 }

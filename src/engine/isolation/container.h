@@ -16,7 +16,7 @@ int container_new(struct loop *loop, int channel, driver_exited_fn *exited, void
 // NULL is fine; returns NULL.
 struct container *container_free(struct container *c);
 
-// Agrees with the jailer on the version of its protocol.
+// Asks the jailer for the version of its protocol, which comes as answer->handle.
 int container_hello(struct container *c, driver_done_fn *done, void *arg);
 
 #endif

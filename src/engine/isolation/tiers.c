@@ -7,6 +7,16 @@
 
 static const char *const names[] = {"none", "process", "container", "kernel", "vm"};
 
+// What an operator can do about a tier that does not work.
+static const char *const fixes[] = {
+    [SANDBOX_ISOLATION_PROCESS] = "use the container tier",
+    [SANDBOX_ISOLATION_CONTAINER] =
+        "needs Linux 6.1 or newer with user namespaces, overlayfs, loop devices and seccomp, mkfs.ext4, "
+        "and the memory, pids and cpu cgroup controllers delegated to the engine's service",
+    [SANDBOX_ISOLATION_KERNEL] = "use the container tier",
+    [SANDBOX_ISOLATION_VM] = "use the container tier",
+};
+
 void tiers_init(struct tiers *tiers)
 {
     *tiers = (struct tiers){.tier[0].level = 0};
@@ -14,6 +24,7 @@ void tiers_init(struct tiers *tiers)
         struct tier *tier = &tiers->tier[i];
         tier->level = SANDBOX_ISOLATION_VM - i;
         tier->name = names[tier->level];
+        tier->fix = fixes[tier->level];
         tier_probed(tier, false, "this version of sandbox-engine has no driver for it");
     }
 }

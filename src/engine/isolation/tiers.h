@@ -14,6 +14,7 @@ struct tier {
     void *self;
     bool available;
     char reason[TIER_REASON_MAX];  // why not
+    const char *fix;               // what to do about it; static text
 };
 
 struct tiers {

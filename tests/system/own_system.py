@@ -1,0 +1,531 @@
+"""Systems that a test starts, kills and looks at itself: jailer, engine and a client of their own, side by side with others.
+
+The client speaks just enough of proto/sandbox.proto (field numbers there) to have sandboxes in every state.
+"""
+import glob
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
+SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
+LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
+TEMPLATE = "busybox"
+
+
+def need(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def eventually(condition, seconds, text):
+    """Polls until `condition()` is true; its value.  `text` may be a function, asked when it never was."""
+    end = time.monotonic() + seconds * SLOW
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(text() if callable(text) else text)
+        time.sleep(0.005)
+
+
+# ---- the client -----------------------------------------------------------------------------------------------------------
+
+def varint(number):
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+def field(number, value):
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    if isinstance(value, str):
+        value = value.encode()
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def read_varint(data, at):
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, at
+
+
+def fields(data):
+    """The last value of each field, as int or bytes."""
+    found, at = {}, 0
+    while at < len(data):
+        key, at = read_varint(data, at)
+        if key & 7 == 0:
+            found[key >> 3], at = read_varint(data, at)
+        else:
+            size, at = read_varint(data, at)
+            found[key >> 3] = data[at:at + size]
+            at += size
+    return found
+
+
+CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, ERROR = 1, 2, 3, 4, 5, 6, 7, 15
+
+
+class Refused(Exception):
+    def __init__(self, code, text):
+        super().__init__(f"error {code}: {text}")
+        self.code, self.text = code, text
+
+
+class Gone(Exception):
+    pass
+
+
+class Client:
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(30 * SLOW)
+        # A path may be too long for an address: it is reached through its folder.
+        folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+        try:
+            self.socket.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+        except OSError:
+            self.socket.close()
+            raise
+        finally:
+            os.close(folder)
+        self.last_id = 0
+        self.early = {}
+
+    def ask(self, kind, body):
+        self.last_id += 1
+        message = field(kind, body) + field(100, self.last_id)
+        try:
+            self.socket.sendall(struct.pack(">I", len(message)) + message)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise Gone from error
+        return self.last_id
+
+    def _bytes(self, count):
+        data = b""
+        while len(data) < count:
+            try:
+                more = self.socket.recv(count - len(data))
+            except ConnectionResetError:
+                more = b""
+            if not more:
+                raise Gone
+            data += more
+        return data
+
+    def answer(self, wanted):
+        """The answer to request `wanted` as (kind, body); Refused for an error, Gone at the connection's end."""
+        while wanted not in self.early:
+            message = fields(self._bytes(struct.unpack(">I", self._bytes(4))[0]))
+            request = message.pop(100, 0)
+            (kind, body), = message.items()
+            self.early[request] = (kind, body)
+        kind, body = self.early.pop(wanted)
+        if kind == ERROR:
+            error = fields(body)
+            code = error[1] - (1 << 64) if error[1] >> 63 else error[1]
+            raise Refused(code, error[2].decode())
+        return kind, body
+
+    def call(self, kind, body):
+        return self.answer(self.ask(kind, body))[1]
+
+    def ask_create(self, memory=64, disk=0, template=TEMPLATE):
+        body = field(1, memory) + field(2, 1) + field(3, template) + field(5, 20000 * SLOW)
+        return self.ask(CREATE, body + (field(11, disk) if disk else b""))
+
+    def created(self, request):
+        return fields(self.answer(request)[1])[1]
+
+    def create(self, **more):
+        return self.created(self.ask_create(**more))
+
+    def ask_about(self, kind, sandbox):
+        return self.ask(kind, field(1, sandbox))
+
+    def pause(self, sandbox):
+        self.answer(self.ask_about(PAUSE, sandbox))
+
+    def destroy(self, sandbox):
+        self.answer(self.ask_about(DESTROY, sandbox))
+
+    def ask_exec(self, sandbox, script, timeout_ms=0):
+        return self.ask(GUEST, field(1, sandbox) + field(10, field(1, script) + field(2, 1) + field(5, timeout_ms)))
+
+    def done(self, request):
+        """(exit code, signal, stdout, stderr) of an exec."""
+        result = fields(fields(self.answer(request)[1])[2])
+        need(result.get(1, 0) == 0, f"the agent says {result}")
+        command = fields(result[10])
+        code = command.get(1, 0)
+        return (code - (1 << 64) if code >> 63 else code), command.get(2, 0), command.get(5, b""), command.get(6, b"")
+
+    def execute(self, sandbox, script, timeout_ms=60000):
+        return self.done(self.ask_exec(sandbox, script, timeout_ms * SLOW))
+
+    def status(self):
+        return json.loads(fields(self.call(STATUS, b""))[1])
+
+    def close(self):
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def ended(client):
+    """Whether the connection has ended, whatever answers came before."""
+    client.socket.settimeout(0.001)
+    try:
+        while client.socket.recv(65536):
+            pass
+        return True
+    except (BlockingIOError, socket.timeout):
+        return False
+    except OSError:
+        return True
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------------
+
+def stat_of(pid):
+    """(state, parent, start time), or None."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            parts = file.read().rpartition(")")[2].split()
+        return parts[0], int(parts[1]), int(parts[19])
+    except (OSError, IndexError):
+        return None
+
+
+def all_processes():
+    found = {}
+    for path in glob.glob("/proc/[0-9]*"):
+        stat = stat_of(path[6:])
+        if stat and stat[0] != "Z":
+            found[int(path[6:])] = stat
+    return found
+
+
+def below(root):
+    """{pid: start time} of a process and all below it."""
+    processes = all_processes()
+    mine = {root} & set(processes)
+    grown = set(mine)
+    while grown:
+        grown = {pid for pid, stat in processes.items() if stat[1] in mine} - mine
+        mine |= grown
+    return {pid: processes[pid][2] for pid in mine}
+
+
+def still_alive(known):
+    """Of a {pid: start time}, those that are alive and not zombies."""
+    alive = []
+    for pid, born in known.items():
+        stat = stat_of(pid)
+        if stat and stat[0] != "Z" and stat[2] == born:
+            alive.append(pid)
+    return alive
+
+
+def command_of(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
+def describe(pid):
+    """For the report of one that should be gone."""
+    def read(name):
+        try:
+            with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
+                return " ".join(file.read().split())
+        except OSError:
+            return "?"
+    status = dict(line.split(":\t", 1) for line in open(f"/proc/{pid}/status", encoding="utf-8") if ":\t" in line)
+    return f"{pid} '{command_of(pid)}' {status.get('State', '?').strip()}, parent {status.get('PPid', '?').strip()}, " \
+           f"tracer {status.get('TracerPid', '?').strip()}, {read('wchan')}, {read('stack')}"
+
+
+def processes_saying(needle):
+    return [pid for pid in all_processes() if pid != os.getpid() and needle in command_of(pid)]
+
+
+def kill(pid, number=signal.SIGKILL):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+# ---- a system ----------------------------------------------------------------------------------------------------------------
+
+class System:
+    """One jailer and its engine over a folder of its own, with a template store of its own."""
+    engine_uids = iter(range(52000 + os.getpid() % 1000 * 8, 65000))
+
+    def __init__(self, folder, instance=None, state=None, run=None, engine_args=("--set", "pool_auto=0")):
+        self.folder = folder
+        self.instance = instance or f"t{os.getpid()}-{os.path.basename(folder)}"
+        self.state = state or os.path.join(folder, "state")
+        self.run = run or os.path.join(folder, "run")
+        self.templates = os.path.join(folder, "templates")
+        self.log = os.path.join(folder, "log.jsonl")
+        self.engine_args = engine_args
+        self.uid = next(self.engine_uids)
+        self.process = None
+        self.log_start = 0
+        for path in (folder, self.state, self.run):
+            os.makedirs(path, exist_ok=True)
+        os.chmod(folder, 0o755)
+        if not os.path.exists(self.templates):
+            os.mkdir(self.templates)
+            subprocess.run(["cp", "-a", "--sparse=always", os.path.join(os.environ["SANDBOX_TEMPLATES"], TEMPLATE),
+                            self.templates], check=True)
+
+    # -- life --
+
+    def launch(self, stderr=None):
+        self.log_start = os.path.getsize(self.log) if os.path.exists(self.log) else 0
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [BUILD + "/src/jailer/sandbox-jailer", "--engine", BUILD + "/src/engine/sandbox-engine",
+                 "--agent", BUILD + "/src/agent/sandbox-agent", "--user", f"{self.uid}:{self.uid}", "--run", self.run,
+                 "--state", self.state, "--templates", self.templates, "--instance", self.instance, "--",
+                 *self.engine_args],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=stderr or log, start_new_session=True)
+
+    def answers(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"the jailer of {self.folder} ended with {self.process.returncode} at its start: "
+                                 f"{self.log_tail()}")
+        try:
+            with Client(self.socket) as client:
+                return client.status()
+        except (OSError, Gone):
+            return None
+
+    def await_answer(self):
+        eventually(self.answers, 30, lambda: f"{self.folder} does not answer: {self.log_tail()}")
+
+    def start(self):
+        self.launch()
+        self.await_answer()
+        return self
+
+    def stop(self):
+        """In order.  The jailer's exit code."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.terminate()
+        code = self.process.wait(timeout=30 * SLOW)
+        self.process = None
+        return code
+
+    def kill(self):
+        kill(self.jailer)
+        self.process.wait(timeout=30 * SLOW)
+
+    def refused(self):
+        """Launches it, expecting that it ends by itself with an error; what its log says."""
+        self.launch()
+        code = self.process.wait(timeout=30 * SLOW)
+        self.process = None
+        need(code not in (0, None), f"it ended with {code}")
+        return self.log_tail()
+
+    @property
+    def socket(self):
+        return os.path.join(self.run, "engine.sock")
+
+    @property
+    def jailer(self):
+        return self.process.pid
+
+    @property
+    def engine(self):
+        for pid, stat in all_processes().items():
+            if stat[1] == self.jailer and command_of(pid).startswith("sandbox-engine"):
+                return pid
+        return None
+
+    def agents(self):
+        """Host pids of the first processes of sandboxes."""
+        return [pid for pid, stat in all_processes().items()
+                if stat[1] == self.jailer and command_of(pid).startswith("sandbox-agent")]
+
+    def client(self):
+        return Client(self.socket)
+
+    # -- what is there of it --
+
+    def log_lines(self, event=None):
+        """Of this life."""
+        with open(self.log, "rb") as file:
+            file.seek(self.log_start)
+            lines = [json.loads(line) for line in file.read().splitlines() if line.startswith(b"{")]
+        return [line for line in lines if event is None or line["event"] == event]
+
+    def log_tail(self):
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            file.seek(self.log_start)
+            return file.read()[-1500:]
+
+    def cgroup_roots(self):
+        return [path for path in glob.glob(f"/sys/fs/cgroup/**/sandbox-engine-{self.instance}", recursive=True)
+                if os.path.isdir(path)]
+
+    def cgroups(self):
+        """All groups below the instance's own."""
+        return sorted(path for root in self.cgroup_roots() for path, _, _ in os.walk(root) if path != root)
+
+    def sandbox_groups(self):
+        """Without what an agent makes below them for commands."""
+        return sorted(path for root in self.cgroup_roots() for path in glob.glob(root + "/*/"))
+
+    def members(self):
+        """Live processes in its groups."""
+        pids = set()
+        for root in self.cgroup_roots():
+            for path, _, _ in os.walk(root):
+                try:
+                    with open(path + "/cgroup.procs", encoding="utf-8") as file:
+                        pids |= {int(pid) for pid in file.read().split()}
+                except OSError:
+                    pass
+        return {pid for pid in pids if (stat_of(pid) or "Z")[0] != "Z"}
+
+    def engines_left(self):
+        """Processes of its engine's uid, which is nobody else's."""
+        found = []
+        for path in glob.glob("/proc/[0-9]*"):
+            try:
+                if os.stat(path).st_uid == self.uid and (stat_of(path[6:]) or "Z")[0] != "Z":
+                    found.append(int(path[6:]))
+            except OSError:
+                pass
+        return found
+
+    def loops(self):
+        found = []
+        for path in glob.glob("/sys/block/loop*/loop/backing_file"):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    if file.read().startswith((self.folder + "/", self.state + "/")):
+                        found.append(path.split("/")[3])
+            except OSError:
+                pass
+        return found
+
+    def mounts(self):
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            return [line.split()[4] for line in file if line.split()[4].startswith(self.folder + "/")]
+
+    def uid_ranges(self):
+        """First host uid of each sandbox."""
+        ranges = []
+        for pid in self.agents():
+            try:
+                with open(f"/proc/{pid}/uid_map", encoding="utf-8") as file:
+                    ranges.append(int(file.read().split()[1]))
+            except (OSError, IndexError):
+                pass
+        return ranges
+
+    def assert_dead(self, known, marker, what="", seconds=5):
+        """After a kill: nothing runs any more.  `known`: below(jailer) before it; `marker`: in command lines of its guests."""
+        def left():
+            return {*still_alive(known), *self.members(), *self.engines_left(), *processes_saying(marker)}
+        eventually(lambda: not left(), seconds, lambda: f"{what}: still running: " + ", ".join(describe(pid) for pid in left()))
+        self.process.wait(timeout=10 * SLOW)
+        eventually(lambda: not self.loops(), seconds, lambda: f"loop devices are left: {self.loops()}")
+        need(not self.mounts(), f"mounts are left: {self.mounts()}")
+
+    def assert_works(self):
+        with self.client() as client:
+            sandbox = client.create()
+            code, _, out, err = client.execute(sandbox, "echo works > /workspace/f; cat /workspace/f")
+            need(code == 0 and out == b"works\n", f"exit code {code}: {out} {err}")
+            client.destroy(sandbox)
+
+
+def digest_of_tree(folder):
+    """Contents, modes and times of all that is in it."""
+    total = hashlib.sha256()
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files) + folders:
+            full = os.path.join(path, name)
+            stat = os.lstat(full)
+            total.update(f"{full} {stat.st_mode} {stat.st_uid} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}\n".encode())
+            if os.path.isfile(full) and not os.path.islink(full):
+                with open(full, "rb") as file:
+                    total.update(hashlib.sha256(file.read()).digest())
+    return total.hexdigest()
+
+
+# ---- running the cases ----------------------------------------------------------------------------------------------------------
+
+def work_folder(name):
+    return os.path.join(os.environ.get("SANDBOX_TEST_DIR", "/tmp"), f"sandbox-test-{name}.{os.getpid()}")
+
+
+def run_cases(cases, work, systems, clean=lambda: None):
+    """Prints TAP.  `systems()`: those that may still be up at the end; then `clean()`."""
+    if os.geteuid():
+        print("1..0 # SKIP only root can start a system")
+        return
+    os.environ["SANDBOX_TEMPLATES"] = subprocess.run([os.path.join(ROOT, "tests/support/templates"), "busybox"], check=True,
+                                                     stdout=subprocess.PIPE, text=True).stdout.strip()
+    os.makedirs(work, mode=0o755)
+    print(f"1..{len(cases)}", flush=True)
+    failed = 0
+    for number, case in enumerate(cases, 1):
+        start = time.monotonic()
+        try:
+            said = case()
+            print(f"ok {number} - {case.__name__}", flush=True)
+            print(f"# {time.monotonic() - start:.1f} s{'; ' + said if said else ''}", flush=True)
+        except (AssertionError, OSError, Gone, Refused, subprocess.SubprocessError, struct.error, ValueError, KeyError) as error:
+            failed += 1
+            text = f"{type(error).__name__}: {error}".replace("\n", "\n# ")
+            print(f"not ok {number} - {case.__name__}\n# {text}", flush=True)
+    for system in systems():
+        try:
+            system.stop()
+        except subprocess.TimeoutExpired:
+            print(f"# {system.folder} had to be killed")
+            system.kill()
+        for path in system.cgroup_roots():
+            for folder, _, _ in os.walk(path, topdown=False):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    pass
+    clean()
+    shutil.rmtree(work, ignore_errors=True)
+    sys.exit(1 if failed else 0)

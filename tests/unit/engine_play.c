@@ -1,0 +1,400 @@
+#include "engine_play.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "engine_rig.h"
+#include "sys/fdpass.h"
+#include "sys/jail.h"
+#include "wire/frame.h"
+#include "wire/limits.h"
+#include "wire/pb.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { SLOTS = 64, LINES = 512, HELD = 512, TICK_MS = 5 };
+
+struct line {
+    int fd;  // -1: free
+    unsigned slot;
+    bool asked;  // its request has come
+};
+
+struct stage {
+    struct rig *rig;
+    struct play *play;
+    bool over;
+    struct {
+        bool live, dying;
+        int control;
+        int exit_status;
+        bool oom;
+    } slot[SLOTS];
+    struct line line[LINES];
+    struct jail_request held_start[HELD];
+    int held_fd[HELD];
+    unsigned held_starts;
+    struct jail_request held_stats[HELD];
+    unsigned held_stat_count;
+};
+
+static void answer(struct stage *s, struct jail_reply *reply)
+{
+    if (jail_answer(s->rig->channel, reply) < 0)
+        s->over = true;
+}
+
+static void answer_plain(struct stage *s, const struct jail_request *q, int error, uint32_t slot)
+{
+    struct jail_reply reply = {.op = q->op, .id = q->id, .error = error, .slot = slot};
+    if (error < 0)
+        strcpy(reply.detail, "as the test wanted");
+    answer(s, &reply);
+}
+
+// ---- sandboxes ----
+
+static void begin_death(struct stage *s, unsigned slot, int exit_status, bool oom)
+{
+    if (!s->slot[slot].live || s->slot[slot].dying)
+        return;
+    s->slot[slot].dying = true;
+    s->slot[slot].exit_status = exit_status;
+    s->slot[slot].oom = oom;
+}
+
+static void bury(struct stage *s)
+{
+    for (unsigned i = 0; i < SLOTS; i++) {
+        if (!s->slot[i].dying || atomic_load(&s->play->hold_exits))
+            continue;
+        close_fd(&s->slot[i].control);
+        for (unsigned k = 0; k < LINES; k++)
+            if (s->line[k].fd >= 0 && s->line[k].slot == i)
+                close_fd(&s->line[k].fd);
+        s->slot[i].live = s->slot[i].dying = false;
+        atomic_fetch_sub(&s->play->live, 1);
+        struct jail_reply exited = {.op = JAIL_OP_EXITED, .slot = i, .exit_status = s->slot[i].exit_status};
+        exited.oom = s->slot[i].oom;
+        answer(s, &exited);
+    }
+}
+
+static void start(struct stage *s, const struct jail_request *q, int fd)
+{
+    int error = atomic_load(&s->play->start_error);
+    unsigned slot = 0;
+    while (slot < SLOTS && s->slot[slot].live)
+        slot++;
+    if (error < 0 || slot == SLOTS) {
+        close(fd);
+        answer_plain(s, q, error < 0 ? error : -EMFILE, 0);
+        return;
+    }
+    s->slot[slot].live = true;
+    s->slot[slot].control = fd;
+    atomic_fetch_add(&s->play->live, 1);
+    atomic_store(&s->play->memory_mib, (unsigned)q->start.memory_mib);
+    atomic_store(&s->play->disk_mib, (unsigned)q->start.disk_mib);
+    atomic_store(&s->play->vcpus, q->start.vcpus);
+    atomic_store(&s->play->pids_max, q->start.pids_max);
+    answer_plain(s, q, 0, slot);
+}
+
+static void release_held(struct stage *s)
+{
+    if (!atomic_load(&s->play->hold_starts)) {
+        for (unsigned i = 0; i < s->held_starts; i++)
+            start(s, &s->held_start[i], s->held_fd[i]);
+        s->held_starts = 0;
+        atomic_store(&s->play->held_starts, 0);
+    }
+    if (!atomic_load(&s->play->hold_stats)) {
+        for (unsigned i = 0; i < s->held_stat_count; i++) {
+            const struct jail_request *q = &s->held_stats[i];
+            struct jail_reply reply = {.op = q->op, .id = q->id};
+            reply.error = s->slot[q->slot % SLOTS].live ? 0 : -ENOENT;
+            reply.stats.memory_bytes = 5 * 1024 * 1024 + 1;
+            reply.stats.page_faults = atomic_load(&s->play->page_faults);
+            answer(s, &reply);
+        }
+        s->held_stat_count = 0;
+    }
+}
+
+static void take_start(struct stage *s, const struct jail_request *q, int fd)
+{
+    atomic_fetch_add(&s->play->starts, 1);
+    s->held_start[s->held_starts] = *q;
+    s->held_fd[s->held_starts++] = fd;
+    atomic_store(&s->play->held_starts, s->held_starts);
+}
+
+static void on_request(struct stage *s)
+{
+    struct jail_request q;
+    int fd;
+    int r = jail_receive(s->rig->channel, &q, &fd);
+    if (r <= 0) {
+        atomic_store(&s->play->broken, r < 0 && r != -ECONNRESET);
+        s->over = true;
+        return;
+    }
+    struct play *p = s->play;
+    switch ((enum jail_op)q.op) {
+    case JAIL_OP_HELLO:
+        answer_plain(s, &q, 0, JAIL_PROTOCOL_VERSION);
+        break;
+    case JAIL_OP_PROBE:
+        answer_plain(s, &q, atomic_load(&p->probe_error), 0);
+        break;
+    case JAIL_OP_MOUNT:
+        close(fd);
+        answer_plain(s, &q, atomic_load(&p->mount_error), atomic_fetch_add(&p->mounts, 1) % JAIL_TEMPLATES_MAX);
+        break;
+    case JAIL_OP_UNMOUNT:
+        atomic_fetch_add(&p->unmounts, 1);
+        answer_plain(s, &q, 0, 0);
+        break;
+    case JAIL_OP_START:
+        take_start(s, &q, fd);
+        break;
+    case JAIL_OP_STOP:
+        atomic_fetch_add(&p->stops, 1);
+        answer_plain(s, &q, s->slot[q.slot % SLOTS].live ? 0 : -ENOENT, 0);
+        begin_death(s, q.slot % SLOTS, SIGKILL, false);
+        break;
+    case JAIL_OP_FREEZE:
+        atomic_fetch_add(&p->freezes, 1);
+        answer_plain(s, &q, 0, 0);
+        break;
+    case JAIL_OP_THAW:
+        atomic_fetch_add(&p->thaws, 1);
+        answer_plain(s, &q, 0, 0);
+        break;
+    case JAIL_OP_STATS:
+        s->held_stats[s->held_stat_count++] = q;
+        break;
+    default:
+        atomic_store(&p->broken, true);
+    }
+}
+
+// ---- agents ----
+
+static void report(int control, const Sandbox__Agent__Report *message)
+{
+    uint8_t bytes[256];
+    size_t n = protobuf_c_message_pack(&message->base, bytes);
+    fdpass_send(control, bytes, n, NULL, 0);
+}
+
+static void report_configured(int control, uint32_t error_number)
+{
+    Sandbox__Agent__Configured configured = SANDBOX__AGENT__CONFIGURED__INIT;
+    configured.protocol = AGENT_PROTOCOL_VERSION;
+    configured.error_number = error_number;
+    configured.message = (char *)(error_number != 0 ? "no \xff\x01 room" : "");
+    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+    message.report_case = SANDBOX__AGENT__REPORT__REPORT_CONFIGURED;
+    message.configured = &configured;
+    report(control, &message);
+}
+
+static void report_pong(int control, uint64_t nonce)
+{
+    Sandbox__Agent__Pong pong = SANDBOX__AGENT__PONG__INIT;
+    pong.nonce = nonce;
+    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+    message.report_case = SANDBOX__AGENT__REPORT__REPORT_PONG;
+    message.pong = &pong;
+    report(control, &message);
+}
+
+static void on_configure(struct stage *s, unsigned slot, const Sandbox__Agent__Configure *configure)
+{
+    int control = s->slot[slot].control;
+    atomic_store(&s->play->env_vars, (unsigned)configure->n_env);
+    atomic_fetch_add(&s->play->configures, 1);
+    if (configure->machine_id.len != 32 || configure->hostname.len != 12)
+        atomic_store(&s->play->broken, true);
+    switch ((enum play_configure)atomic_load(&s->play->configure)) {
+    case CONFIGURE_OK:
+        report_configured(control, 0);
+        break;
+    case CONFIGURE_ERROR:
+        report_configured(control, ENOSPC);
+        break;
+    case CONFIGURE_GARBAGE:
+        fdpass_send(control, "\xff\xff\xff garbage", 11, NULL, 0);
+        break;
+    case CONFIGURE_PONG:
+        report_pong(control, 5);
+        break;
+    case CONFIGURE_CLOSE_ONCE:
+        atomic_store(&s->play->configure, CONFIGURE_OK);
+        begin_death(s, slot, 1 << 8, false);
+        break;
+    case CONFIGURE_CLOSE:
+        begin_death(s, slot, 1 << 8, false);
+        break;
+    case CONFIGURE_SILENT:
+        break;
+    }
+}
+
+static void take_line(struct stage *s, unsigned slot, int fd)
+{
+    for (unsigned i = 0; i < LINES; i++)
+        if (s->line[i].fd < 0) {
+            s->line[i] = (struct line){.fd = fd, .slot = slot};
+            atomic_fetch_add(&s->play->lines, 1);
+            return;
+        }
+    close(fd);
+}
+
+static void on_control(struct stage *s, unsigned slot)
+{
+    static uint8_t packet[AGENT_CONTROL_MAX];
+    int fd = -1;
+    size_t fds = 1;
+    ssize_t n = fdpass_recv(s->slot[slot].control, packet, sizeof packet, &fd, &fds);
+    if (n <= 0) {  // the real agent exits then
+        close_fd(&s->slot[slot].control);
+        begin_death(s, slot, 0, false);
+        return;
+    }
+    Sandbox__Agent__Command *command =
+        (Sandbox__Agent__Command *)pb_unpack(&sandbox__agent__command__descriptor, packet, (size_t)n);
+    if (command == NULL)
+        atomic_store(&s->play->broken, true);
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
+        on_configure(s, slot, command->configure);
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fds == 1)
+        take_line(s, slot, fd);
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PING) {
+        atomic_fetch_add(&s->play->pings, 1);
+        if (!atomic_load(&s->play->mute_pings))
+            report_pong(s->slot[slot].control, command->ping->nonce);
+    }
+    pb_free(command);
+}
+
+static void send_result(int fd, const void *body, size_t n)
+{
+    uint8_t head[FRAME_HEAD];
+    frame_put_head(head, (uint32_t)n);
+    if (send(fd, head, sizeof head, MSG_NOSIGNAL) == (ssize_t)sizeof head)
+        for (size_t at = 0; at < n;) {
+            ssize_t sent = send(fd, (const char *)body + at, n - at, MSG_NOSIGNAL);
+            if (sent < 0)
+                return;
+            at += (size_t)sent;
+        }
+}
+
+static bool receive_all(int fd, void *bytes, size_t n)
+{
+    return recv(fd, bytes, n, MSG_WAITALL) == (ssize_t)n;
+}
+
+static void on_line(struct stage *s, struct line *line)
+{
+    static uint8_t body[AGENT_REQUEST_MAX];
+    uint8_t head[FRAME_HEAD];
+    size_t n = 0;
+    if (!receive_all(line->fd, head, sizeof head)) {
+        atomic_fetch_add(&s->play->cancelled_lines, 1);
+        close_fd(&line->fd);
+        return;
+    }
+    n = (size_t)head[0] << 24 | (size_t)head[1] << 16 | (size_t)head[2] << 8 | head[3];
+    if (line->asked || n > sizeof body || !receive_all(line->fd, body, n)) {
+        atomic_store(&s->play->broken, true);
+        close_fd(&line->fd);
+        return;
+    }
+    line->asked = true;
+    static uint8_t zeros[AGENT_RESULT_MAX + 1];
+    switch ((enum play_op)atomic_load(&s->play->op)) {
+    case OP_SILENT:
+        return;
+    case OP_ECHO:
+        send_result(line->fd, body, n);
+        break;
+    case OP_LONGEST:
+        send_result(line->fd, zeros, AGENT_RESULT_MAX);
+        break;
+    case OP_TOO_LONG:
+        send_result(line->fd, zeros, AGENT_RESULT_MAX + 1);
+        break;
+    case OP_GARBAGE:
+        send_result(line->fd, "\xff\xff\xff", 3);
+        break;
+    case OP_CLOSE:
+        break;
+    }
+    close_fd(&line->fd);
+}
+
+// ---- the thread ----
+
+static void look(struct stage *s)
+{
+    static struct pollfd p[1 + SLOTS + LINES];
+    p[0] = (struct pollfd){.fd = s->rig->channel, .events = POLLIN};
+    for (unsigned i = 0; i < SLOTS; i++)
+        p[1 + i] = (struct pollfd){.fd = s->slot[i].live ? s->slot[i].control : -1, .events = POLLIN};
+    for (unsigned i = 0; i < LINES; i++)
+        p[1 + SLOTS + i] = (struct pollfd){.fd = s->line[i].fd, .events = POLLIN};
+    if (poll(p, 1 + SLOTS + LINES, TICK_MS) <= 0)
+        return;
+    for (unsigned i = 0; i < LINES; i++)
+        if (p[1 + SLOTS + i].revents != 0)
+            on_line(s, &s->line[i]);
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (p[1 + i].revents != 0)
+            on_control(s, i);
+    if (p[0].revents != 0)
+        on_request(s);
+}
+
+static void take_kill(struct stage *s)
+{
+    int slot = atomic_exchange(&s->play->kill_slot, 0);
+    if (slot > 0)
+        begin_death(s, (unsigned)slot - 1, SIGKILL, atomic_load(&s->play->kill_oom));
+    slot = atomic_exchange(&s->play->speak_slot, 0);
+    if (slot > 0)
+        report_configured(s->slot[slot - 1].control, 0);
+}
+
+void *play_jailer(void *arg)
+{
+    struct stage *s = calloc(1, sizeof *s);
+    s->rig = arg;
+    s->play = &s->rig->play;
+    for (unsigned i = 0; i < SLOTS; i++)
+        s->slot[i].control = -1;
+    for (unsigned i = 0; i < LINES; i++)
+        s->line[i].fd = -1;
+    while (!s->over && !atomic_load(&s->rig->stop)) {
+        look(s);
+        take_kill(s);
+        release_held(s);
+        bury(s);
+    }
+    for (unsigned i = 0; i < SLOTS; i++)
+        close_fd(&s->slot[i].control);
+    for (unsigned i = 0; i < LINES; i++)
+        close_fd(&s->line[i].fd);
+    for (unsigned i = 0; i < s->held_starts; i++)
+        close(s->held_fd[i]);
+    close(s->rig->channel);
+    free(s);
+    return NULL;
+}

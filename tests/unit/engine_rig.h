@@ -1,0 +1,122 @@
+// What the tests of sandbox-engine stand on: the built program, started in a folder of its own with a jailer and agents that
+// are played by a thread of the test, and raw frames on its client socket.
+//
+// The played jailer answers as the real one does, until a test tells it otherwise through `struct play`, whose members may be
+// changed at any time.
+#ifndef TESTS_ENGINE_RIG_H
+#define TESTS_ENGINE_RIG_H
+
+#include "agent.pb-c.h"
+#include "sandbox.pb-c.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum { RIG_WAIT_MS = 20000, RIG_ARGS_MAX = 16 };
+
+enum play_configure {
+    CONFIGURE_OK,
+    CONFIGURE_SILENT,
+    CONFIGURE_ERROR,
+    CONFIGURE_GARBAGE,
+    CONFIGURE_CLOSE,
+    CONFIGURE_CLOSE_ONCE,
+    CONFIGURE_PONG
+};
+enum play_op { OP_ECHO, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
+
+struct play {
+    atomic_int probe_error, start_error, mount_error;  // negative errno to answer with
+    atomic_bool hold_starts, hold_exits, hold_stats;   // requests that are kept until it is false again
+    atomic_int configure;                              // enum play_configure
+    atomic_int op;                                     // enum play_op
+    atomic_bool mute_pings;
+    atomic_int kill_slot;   // a slot + 1: that sandbox ends by itself
+    atomic_bool kill_oom;   // and this is why
+    atomic_int speak_slot;  // a slot + 1: its agent says that it is configured, unasked
+    atomic_uint_least64_t page_faults;
+    // What it saw:
+    atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
+    atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
+    atomic_uint configures, env_vars;                   // how many, and of the last Configure
+    atomic_bool broken;                                 // the engine broke the protocol
+};
+
+struct rig {
+    char dir[64];
+    pid_t engine;
+    int channel;
+    pthread_t jailer;
+    bool jailer_runs;
+    atomic_bool stop;
+    struct play play;
+    bool ready;
+};
+
+// Starts the engine with `args` (NULL-terminated, may be NULL) behind the defaults and waits until it answers.
+struct rig *rig_start(const char *const *args);
+// The same without waiting for it to answer.
+struct rig *rig_launch(const char *const *args, void (*prepare)(struct rig *rig));
+void rig_await_ready(struct rig *rig);
+// Asks the engine to end, and checks that it does so with status 0 and leaves no sandbox; frees.
+void rig_stop(struct rig *rig);
+// Waits until the engine has ended; its exit status, or -1 after a signal.
+int rig_wait(struct rig *rig);
+void rig_free(struct rig *rig);
+// Runs the program to its end without a jailer; what it printed goes to `out`.  Its exit status.
+int rig_run_program(const char *const *args, char *out, size_t size);
+
+// A fresh template of `bytes` (name NULL: only the folder).
+void rig_write_template(struct rig *rig, const char *name, const char *bytes);
+void rig_path(const struct rig *rig, const char *name, char *path, size_t size);
+// Everything the engine has logged; free().
+char *rig_log(const struct rig *rig);
+
+// Waits until `condition` holds; the test fails after RIG_WAIT_MS.
+#define RIG_AWAIT(condition)                                                                                                   \
+    do {                                                                                                                       \
+        uint64_t give_up_ = mono_ns() + RIG_WAIT_MS * NS_PER_MS;                                                               \
+        while (!(condition)) {                                                                                                 \
+            if (mono_ns() > give_up_)                                                                                          \
+                fail_msg("%s:%d: never came true: %s", __FILE__, __LINE__, #condition);                                        \
+            rig_tick();                                                                                                        \
+        }                                                                                                                      \
+    } while (0)
+void rig_tick(void);
+
+// ---- a client ----
+
+int rig_connect(const struct rig *rig);
+int rig_connect_to(const struct rig *rig, const char *name);
+void rig_send_bytes(int fd, const void *frame, size_t n);
+void rig_send_frame(int fd, const void *body, size_t n);
+void rig_send(int fd, const Sandbox__ClientMessage *message);
+// The next frame; free with pb_free.  The test fails if none comes.
+Sandbox__ServerMessage *rig_receive(int fd);
+// Whether nothing comes for `ms`.
+bool rig_silent(int fd, int ms);
+// Whether the peer closes (what still comes before is thrown away).
+bool rig_closed(int fd);
+
+// Requests by kind.  `rig_spec` is a valid create.
+Sandbox__CreateRequest rig_spec(void);
+void rig_send_create(int fd, uint64_t id, const Sandbox__CreateRequest *spec);
+enum rig_simple { RIG_DESTROY, RIG_PAUSE, RIG_RESUME, RIG_INSPECT, RIG_STATUS };
+void rig_send_simple(int fd, enum rig_simple kind, uint64_t id, uint32_t sandbox);
+void rig_send_stat(int fd, uint64_t id, uint32_t sandbox);
+void rig_send_exec(int fd, uint64_t id, uint32_t sandbox, uint32_t timeout_ms);
+
+// Receives and checks that it is an error with this id and code, whose text holds `text`.
+void rig_expect_error(int fd, uint64_t id, int code, const char *text);
+// Receives and checks the kind.
+void rig_expect(int fd, uint64_t id, Sandbox__ServerMessage__ResponseCase kind);
+// Sends a valid create and returns the sandbox's id.
+uint32_t rig_create(int fd);
+// One GET over the metrics socket; free().
+char *rig_http(const struct rig *rig, const char *request);
+// Whether the status, asked on `fd`, holds this text.
+bool rig_status_has(int fd, const char *text);
+
+#endif
