@@ -194,3 +194,17 @@ bool same_holdings(const struct holdings *a, const struct holdings *b)
                 a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
     return same;
 }
+
+void look_at_settled_holdings(struct holdings *ret_holdings)
+{
+    struct holdings now;
+    look_at_holdings(ret_holdings);
+    uint64_t give_up = now_ms() + patient(20000);
+    for (uint64_t since = now_ms(); now_ms() - since < 500 && now_ms() < give_up; wait_ms(50)) {
+        look_at_holdings(&now);
+        if (!same_holdings(ret_holdings, &now)) {
+            *ret_holdings = now;
+            since = now_ms();
+        }
+    }
+}

@@ -104,6 +104,8 @@ struct holdings {
     int processes, mounts, loops, cgroups, jailer_fds, engine_fds;
 };
 void look_at_holdings(struct holdings *ret_holdings);
+// The same once nothing has changed for half a second: the pool is filled and disks are freed behind the calls.
+void look_at_settled_holdings(struct holdings *ret_holdings);
 bool same_holdings(const struct holdings *a, const struct holdings *b);
 
 #endif

@@ -199,7 +199,7 @@ static void twenty_cycles_leak_nothing(void **state)
         one_cycle(&spec, kind);  // what is made once and kept: a mounted template, files
     assert_true(eventually(no_host_process, (void *)"sleep 744004", 10000));
     struct holdings before;
-    look_at_holdings(&before);
+    look_at_settled_holdings(&before);
     for (int i = 0; i < 20; i++)
         one_cycle(&spec, i % 3);
     assert_settles(&before);
@@ -212,7 +212,7 @@ static void a_connection_that_goes_away_takes_its_sandboxes_along(void **state)
         skip();
     }
     struct holdings before;
-    look_at_holdings(&before);
+    look_at_settled_holdings(&before);
     pid_t child = fork();
     if (child == 0) {  // a client that dies without a word
         sandbox_conn_t *conn = NULL;
