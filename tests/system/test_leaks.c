@@ -60,8 +60,11 @@ static int uid_slots_held(void)
         char file[400];
         snprintf(file, sizeof file, "%s/%s", path, e->d_name);
         cleanup_file FILE *f = fopen(file, "re");
+        // "lock: N: OFDLCK ADVISORY WRITE PID DEVICE:INODE FIRST LAST"; neighbours are one line.
+        int first, last;
         while (f != NULL && fgets(line, sizeof line, f) != NULL)
-            held += strncmp(line, "lock:", 5) == 0 && strstr(line, "OFDLCK") != NULL;
+            if (sscanf(line, "lock: %*s OFDLCK %*s %*s %*s %*s %d %d", &first, &last) == 2)
+                held += last - first + 1;
     }
     closedir(d);
     return held;
