@@ -243,8 +243,8 @@ const char *sandbox_isolation_name(sandbox_isolation_t isolation);
 /* ---- Guest operations (at most SANDBOX_MAX_GUEST_OPS in flight on one connection) --------------------------------- */
 
 /* Runs one command and waits for its end.  SANDBOX_OK whenever it ran (see sandbox_exec_result_t).
- * Errors: INVALID_SPEC (neither or both of command and argv, a bad variable), TOO_LARGE (stdin; or arguments, environment
- * and stdin together over one 64 KiB frame), GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE, INTERNAL. */
+ * Errors: INVALID_SPEC (neither or both of command and argv, a bad variable), TOO_LARGE (stdin; or arguments and
+ * environment together over one 64 KiB frame), GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE, INTERNAL. */
 sandbox_error_t sandbox_exec(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec, sandbox_exec_result_t *out_result);
 /* Frees what is inside and zeroes it.  NULL and a zeroed struct are fine. */
 void sandbox_exec_result_free(sandbox_exec_result_t *result);

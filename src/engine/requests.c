@@ -113,6 +113,14 @@ static void on_guest(struct request *r, const Sandbox__ClientMessage *message)
     guestop_begin(r, message->guest);
 }
 
+// One that a request was waiting for does not come here (exec_input.h).
+static void on_guest_input(struct request *r, const Sandbox__ClientMessage *message)
+{
+    request_fail(r, SANDBOX_ERR_INVALID_SPEC,
+                 "no guest request with this request_id waits for more of its stdin: it is sent at once behind an exec whose "
+                 "stdin_rest says how much comes");
+}
+
 static void on_status(struct request *r, const Sandbox__ClientMessage *message)
 {
     (void)message;
@@ -135,7 +143,7 @@ static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage 
     [SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE] = on_create,   [SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY] = on_destroy,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_PAUSE] = on_pause,     [SANDBOX__CLIENT_MESSAGE__REQUEST_RESUME] = on_resume,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_INSPECT] = on_inspect, [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST] = on_guest,
-    [SANDBOX__CLIENT_MESSAGE__REQUEST_STATUS] = on_status,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_STATUS] = on_status,   [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST_INPUT] = on_guest_input,
 };
 
 void requests_dispatch(struct request *r, const Sandbox__ClientMessage *message)

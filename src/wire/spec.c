@@ -215,9 +215,9 @@ static int check_exec_limits(const Sandbox__Guest__Exec *e, struct err *err)
 {
     if (e->timeout_ms > EXEC_TIMEOUT_MAX_MS)
         return INVALID("timeout_ms is %" PRIu32 "; at most %d (one hour) is allowed", e->timeout_ms, EXEC_TIMEOUT_MAX_MS);
-    if (e->stdin.len > EXEC_STDIN_MAX)
-        return err_set(err, SANDBOX_ERR_TOO_LARGE, "stdin is %zu bytes long; at most %d are allowed", e->stdin.len,
-                       EXEC_STDIN_MAX);
+    size_t input = e->stdin.len + e->stdin_rest;
+    if (input > EXEC_STDIN_MAX)
+        return err_set(err, SANDBOX_ERR_TOO_LARGE, "stdin is %zu bytes long; at most %d are allowed", input, EXEC_STDIN_MAX);
     if (e->stdout_head > EXEC_STDOUT_HEAD)
         return INVALID("stdout_head is %" PRIu32 "; at most %d fits a reply", e->stdout_head, EXEC_STDOUT_HEAD);
     if (e->stderr_head > EXEC_STDERR_HEAD)

@@ -302,6 +302,25 @@ static bool receive_all(int fd, void *bytes, size_t n)
     return recv(fd, bytes, n, MSG_WAITALL) == (ssize_t)n;
 }
 
+static void note_exec(struct play *play, const uint8_t *body, size_t n)
+{
+    Sandbox__Agent__Request *request = (void *)pb_unpack(&sandbox__agent__request__descriptor, body, n);
+    if (request == NULL || request->op_case != SANDBOX__AGENT__REQUEST__OP_EXEC) {
+        pb_free(request);
+        return;
+    }
+    const Sandbox__Guest__Exec *exec = request->exec;
+    unsigned argv = 0;
+    for (size_t i = 0; i < exec->n_argv; i++)
+        argv += (unsigned)exec->argv[i].len;
+    if (exec->stdin_rest != 0)
+        atomic_store(&play->broken, true);
+    atomic_store(&play->stdin_len, (unsigned)exec->stdin.len);
+    atomic_store(&play->stdin_sum, rig_sum(exec->stdin.data, exec->stdin.len));
+    atomic_store(&play->argv_bytes, argv);
+    pb_free(request);
+}
+
 static void on_line(struct stage *s, struct line *line)
 {
     static uint8_t body[AGENT_REQUEST_MAX];
@@ -319,12 +338,16 @@ static void on_line(struct stage *s, struct line *line)
         return;
     }
     line->asked = true;
+    note_exec(s->play, body, n);
     static uint8_t zeros[AGENT_RESULT_MAX + 1];
     switch ((enum play_op)atomic_load(&s->play->op)) {
     case OP_SILENT:
         return;
     case OP_ECHO:
         send_result(line->fd, body, n);
+        break;
+    case OP_RAN:  // an exec result, empty: exit code 0
+        send_result(line->fd, "\x52\x00", 2);
         break;
     case OP_LONGEST:
         send_result(line->fd, zeros, AGENT_RESULT_MAX);

@@ -31,6 +31,14 @@ void rig_tick(void)
     poll(NULL, 0, 2);
 }
 
+uint64_t rig_sum(const uint8_t *bytes, size_t n)
+{
+    uint64_t sum = 14695981039346656037u;  // FNV-1a
+    for (size_t i = 0; i < n; i++)
+        sum = (sum ^ bytes[i]) * 1099511628211u;
+    return sum;
+}
+
 void rig_path(const struct rig *rig, const char *name, char *path, size_t size)
 {
     assert_true(snprintf(path, size, "%s/%s", rig->dir, name) < (int)size);

@@ -25,7 +25,7 @@ enum play_configure {
     CONFIGURE_CLOSE_ONCE,
     CONFIGURE_PONG
 };
-enum play_op { OP_ECHO, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
+enum play_op { OP_ECHO, OP_RAN, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
 
 struct play {
     atomic_int probe_error, start_error, mount_error;  // negative errno to answer with
@@ -41,6 +41,8 @@ struct play {
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint configures, env_vars;                   // how many, and of the last Configure
+    atomic_uint stdin_len, argv_bytes;                  // of the last exec
+    atomic_uint_least64_t stdin_sum;                    // rig_sum of it
     atomic_bool broken;                                 // the engine broke the protocol
 };
 
@@ -85,6 +87,8 @@ char *rig_log(const struct rig *rig);
         }                                                                                                                      \
     } while (0)
 void rig_tick(void);
+// A number that is another one for other bytes.
+uint64_t rig_sum(const uint8_t *bytes, size_t n);
 
 // ---- a client ----
 
