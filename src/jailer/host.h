@@ -4,6 +4,7 @@
 
 #include "jailer/disk.h"
 #include "jailer/uid_slots.h"
+#include "jailer/volume.h"
 #include "sys/cgroup.h"
 #include "sys/jail.h"
 #include "sys/loop.h"
@@ -18,6 +19,7 @@ struct host {
     struct cgroup_tree *cgroups;
     struct uid_slots *uids;
     struct disk_store *disks;
+    struct volumes *volumes;
     struct sock_fprog filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
     int mounts_fd;  // a private tmpfs: where template mounts are attached
