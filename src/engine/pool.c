@@ -9,6 +9,7 @@
 #include "sys/jail.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -160,7 +161,7 @@ static struct shelf *new_shelf(struct pool *pool, const struct shape *shape, con
     if (shelf == NULL)
         return NULL;
     *shelf = (struct shelf){.pool = pool, .shape = *shape};
-    strncpy(shelf->template, template, sizeof shelf->template - 1);
+    snprintf(shelf->template, sizeof shelf->template, "%s", template);
     TAILQ_INIT(&shelf->ready);
     TAILQ_INIT(&shelf->filling);
     TAILQ_INSERT_TAIL(&pool->shelves, shelf, link);
