@@ -9,6 +9,7 @@
 #include "engine/pool.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
+#include "engine/volumes.h"
 #include "libsandbox.h"
 #include "sys/jail.h"
 #include "sys/notify.h"
@@ -72,6 +73,13 @@ static void serve(struct engine *e)
         log_warn("notify_failed", log_errno(r));
 }
 
+static void on_volumes(void *arg)
+{
+    struct engine *e = arg;
+    if (!e->stopping)
+        serve(e);
+}
+
 static void on_probe(void *arg, const struct driver_answer *answer)
 {
     struct engine *e = arg;
@@ -84,7 +92,11 @@ static void on_probe(void *arg, const struct driver_answer *answer)
         log_info("tier_available", log_str("tier", tier->name));
     else
         log_error("tier_unavailable", log_str("tier", tier->name), log_str("reason", tier->reason));
-    serve(e);
+    int r = volumes_new(e, ENGINE_FD_STATE_DIR, on_volumes, e, &e->volumes);
+    if (r < 0) {
+        log_error("no_volumes", log_errno(r));
+        give_up(e, EXIT_FAILURE);
+    }
 }
 
 static void on_hello(void *arg, const struct driver_answer *answer)
@@ -168,6 +180,7 @@ struct engine *engine_free(struct engine *e)
     e->workers = workers_free(e->workers);
     e->container = container_free(e->container);  // ends every sandbox that is left
     e->templates = templates_free(e->templates);
+    e->volumes = volumes_free(e->volumes);
     free(e);
     return NULL;
 }

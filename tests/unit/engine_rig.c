@@ -77,6 +77,10 @@ static void make_folders(struct rig *rig)
     assert_int_equal(mkdir(path, 0755), 0);
     if (geteuid() == 0)
         assert_int_equal(chown(path, ENGINE_UID, ENGINE_UID), 0);
+    rig_path(rig, "state", path, sizeof path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    if (geteuid() == 0)
+        assert_int_equal(chown(path, ENGINE_UID, ENGINE_UID), 0);
     rig_path(rig, "templates", path, sizeof path);
     assert_int_equal(mkdir(path, 0755), 0);
     rig_write_template(rig, "debian", "not really a filesystem");
@@ -109,15 +113,16 @@ static int open_in(const struct rig *rig, const char *name, int flags)
 
 static void exec_engine(const struct rig *rig, int channel, const char *const *args)
 {
-    int fds[] = {channel, open_in(rig, "run", O_RDONLY | O_DIRECTORY), open_in(rig, "templates", O_RDONLY | O_DIRECTORY)};
+    int fds[] = {channel, open_in(rig, "run", O_RDONLY | O_DIRECTORY), open_in(rig, "templates", O_RDONLY | O_DIRECTORY),
+                 open_in(rig, "state", O_RDONLY | O_DIRECTORY)};
     int log = open_in(rig, "log", O_WRONLY | O_CREAT | O_APPEND);
     int exe = open(program(), O_RDONLY | O_CLOEXEC);
     // A gap above the numbers wanted, so that nothing is overwritten before it has been moved.
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 50);
     dup2(fcntl(log, F_DUPFD_CLOEXEC, 50), STDERR_FILENO);
     exe = fcntl(exe, F_DUPFD_CLOEXEC, 50);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         dup2(fds[i], ENGINE_FD_JAILER + i);
     const char *argv[10 + RIG_ARGS_MAX] = {"sandbox-engine",   "--set", "log_level=debug", "--set",
                                            "socket_mode=0666", "--set", "pool_auto=0"};
