@@ -353,6 +353,26 @@ Sandbox__CreateRequest rig_spec(void)
     return spec;
 }
 
+Sandbox__CreateRequest rig_session_spec(const char *key, uint32_t ttl_s)
+{
+    Sandbox__CreateRequest spec = rig_spec();
+    spec.session_key = (ProtobufCBinaryData){.len = strlen(key), .data = (uint8_t *)key};
+    spec.ttl_seconds = ttl_s;
+    return spec;
+}
+
+void rig_send_renew(int fd, uint64_t id, const char *key, uint32_t extra_s)
+{
+    Sandbox__SessionRenewRequest renew = SANDBOX__SESSION_RENEW_REQUEST__INIT;
+    renew.session_key = (ProtobufCBinaryData){.len = strlen(key), .data = (uint8_t *)key};
+    renew.extra_seconds = extra_s;
+    Sandbox__ClientMessage message = SANDBOX__CLIENT_MESSAGE__INIT;
+    message.request_case = SANDBOX__CLIENT_MESSAGE__REQUEST_SESSION_RENEW;
+    message.session_renew = &renew;
+    message.request_id = id;
+    rig_send(fd, &message);
+}
+
 void rig_send_create(int fd, uint64_t id, const Sandbox__CreateRequest *spec)
 {
     Sandbox__ClientMessage message = SANDBOX__CLIENT_MESSAGE__INIT;
