@@ -1,6 +1,7 @@
 #include "engine/state_db.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <sqlite3.h>
@@ -8,7 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCHEMA_VERSION = 1 };
+enum {
+    SCHEMA_VERSION = 1,
+    BUSY_WAIT_MS = 10000,  // an engine whose jailer was killed may still be on its way out
+    BUSY_STEP_MS = 20,
+};
 
 // The name of the file's folder is only a descriptor: the folders above it need not be open to the engine's uid.
 #define VFS_NAME "state-folder"
@@ -46,6 +51,9 @@ static int errno_of(int code)
         return 0;
     case SQLITE_FULL:
         return -ENOSPC;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return -EBUSY;
     case SQLITE_NOMEM:
         return -ENOMEM;
     case SQLITE_CORRUPT:
@@ -125,7 +133,7 @@ static int set_up(struct state_db *db, struct err *err)
     return r < 0 ? err_set(err, r, "state.db cannot be used: %s", sqlite3_errmsg(db->handle)) : 0;
 }
 
-int state_db_open(int dir_fd, struct state_db **ret_db, struct err *err)
+static int open_once(int dir_fd, struct state_db **ret_db, struct err *err)
 {
     struct state_db *db = calloc(1, sizeof *db);
     if (db == NULL)
@@ -144,6 +152,15 @@ int state_db_open(int dir_fd, struct state_db **ret_db, struct err *err)
     }
     *ret_db = db;
     return 0;
+}
+
+int state_db_open(int dir_fd, struct state_db **ret_db, struct err *err)
+{
+    uint64_t give_up = mono_ns() + BUSY_WAIT_MS * NS_PER_MS;
+    int r;
+    while ((r = open_once(dir_fd, ret_db, err)) == -EBUSY && mono_ns() < give_up)
+        usleep(BUSY_STEP_MS * 1000);
+    return r;
 }
 
 struct state_db *state_db_close(struct state_db *db)

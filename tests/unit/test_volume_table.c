@@ -371,6 +371,33 @@ static void a_damaged_file_is_refused_and_kept(void **state)
     assert_int_equal(st.st_size, sizeof rubbish);
 }
 
+static void another_process_is_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    f->db = state_db_close(f->db);
+    int pipe_fd[2];
+    assert_int_equal(pipe2(pipe_fd, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        open_db(f);
+        if (write(pipe_fd[1], "o", 1) != 1)
+            _exit(1);
+        usleep(300000);
+        state_db_close(f->db);
+        _exit(0);
+    }
+    char byte;
+    assert_int_equal(read(pipe_fd[0], &byte, 1), 1);
+    uint64_t start = mono_ns();
+    open_db(f);
+    assert_true(mono_ns() - start > 100 * NS_PER_MS);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    close(pipe_fd[0]);
+    close(pipe_fd[1]);
+}
+
 static void a_later_version_is_refused(void **state)
 {
     struct fixture *f = *state;
@@ -522,6 +549,7 @@ int main(void)
         TEST(rows_of_what_is_gone_go_too),
         TEST(a_start_settles_what_was_left),
         TEST(a_damaged_file_is_refused_and_kept),
+        TEST(another_process_is_waited_for),
         TEST(a_later_version_is_refused),
         TEST(a_full_disk_changes_nothing),
         TEST(what_was_said_is_so_after_two_hundred_kills),
