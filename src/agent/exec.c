@@ -249,6 +249,12 @@ static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
         begin_kill(x);
         return;
     }
+    // Killed for memory, it did not end by its own will, and what it leaves is what filled the memory: every later command
+    // would be killed for it.
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && slot_oom_kills(x->slot) != x->oom_kills_before) {
+        begin_kill(x);
+        return;
+    }
     reply(x);
     exec_free(x);
 }

@@ -1,7 +1,8 @@
 // Running one command: from a checked request to its result.
 //
 // States: running -> ended (the main process was reaped, nothing killed: the reply is made, children left behind live on)
-//         running -> killing (time out, too much output, or the host went away) -> dead (nothing of the group is left).
+//         running -> killing (time out, too much output, the main process killed for memory, or the host went away) -> dead
+//         (nothing of the group is left).
 // In `killing` the reply is made when everything is dead, or KILL_PATIENCE_MS after the kill if something will not die; what
 // will not die is killed again until it does, and keeps the slot.
 #ifndef AGENT_EXEC_H

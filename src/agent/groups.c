@@ -180,9 +180,17 @@ static int slot_make(struct slot *slot)
         struct slot_path dir = slot_file(slot, &g->list[i], "");
         if (mkdirat(g->list[i].fd, dir.text, 0755) < 0 && errno != EEXIST)
             return -errno;
+        // v1 counts what sockets hold only in groups whose limit for it was once written; the guest group's is what holds.
+        if (g->list[i].kind == KIND_V1MEMORY)
+            group_write(g->list[i].fd, slot_file(slot, &g->list[i], "memory.kmem.tcp.limit_in_bytes").text, "-1");
     }
     slot->made = true;
     return 0;
+}
+
+void groups_prepare(struct groups *groups)
+{
+    slot_make(&groups->slots[0]);
 }
 
 static bool slot_empty(const struct slot *slot)
@@ -241,13 +249,15 @@ int slot_open_v2(const struct slot *slot)
     return fd < 0 ? -errno : fd;
 }
 
+// By `tasks` on v1: the caller has one thread, so it is the same as by cgroup.procs, but the kernel does not make every fork
+// and exit of the machine wait (and itself, for an RCU grace period) as it does to move a whole process.
 int slot_join(const struct slot *slot, bool cloned_into_v2)
 {
     const struct groups *g = slot->groups;
     for (size_t i = 0; i < g->count; i++) {
         if (cloned_into_v2 && is_v2(g->list[i].kind))
             continue;
-        struct slot_path procs = slot_file(slot, &g->list[i], "cgroup.procs");
+        struct slot_path procs = slot_file(slot, &g->list[i], is_v2(g->list[i].kind) ? "cgroup.procs" : "tasks");
         int r = group_write(g->list[i].fd, procs.text, "0");
         if (r < 0)
             return r;

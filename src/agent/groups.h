@@ -4,8 +4,8 @@
 // Actors: the jailer hands the directory descriptors of the sandbox's guest group (--group KIND=FD); the agent makes, joins
 // and empties the sub-directories; guest processes cannot reach any of it (no cgroup file system in their mounts).
 //
-// A slot is the number N with its sub-directories.  Directories are made when a number is first used and used again once
-// empty, so that any number of commands leaves at most SLOTS_MAX of them.
+// A slot is the number N with its sub-directories.  Directories are made when a number is first used (the first one's:
+// before) and used again once empty, so that any number of commands leaves at most SLOTS_MAX of them.
 //
 // States of a slot: free -> (slots_take) -> in use -> (slot_release) -> free; a free slot whose group still has processes
 // (children left by a command that ended normally) is passed over until they are gone.
@@ -29,6 +29,9 @@ struct groups *groups_free(struct groups *groups);
 int groups_add(struct groups *groups, const char *text);
 // Whether there is any, which also says that this is the container tier.
 bool groups_any(const struct groups *groups);
+
+// Makes the directories of the first slot, so that the first command need not wait for it.  What fails is tried again then.
+void groups_prepare(struct groups *groups);
 
 // A slot whose group is empty, with its directories made.  0; -EBUSY: all SLOTS_MAX are taken; or another negative errno.
 int slot_take(struct groups *groups, struct slot **ret_slot);

@@ -144,6 +144,8 @@ int main(int argc, char **argv)
     if (r == 0)
         r = start_parts(&a, o.control);
     if (r == 0)
+        groups_prepare(a.groups);
+    if (r == 0)
         r = loop_run(a.loop);
     if (r < 0)
         fprintf(stderr, "sandbox-agent: cannot serve: %s\n", strerror(-r));

@@ -4,6 +4,7 @@
 #include "base/json_out.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -20,6 +21,7 @@ static const char *const level_names[] = {
 
 static const char *program_name = "sandbox";
 static enum log_level least_level = LOG_LEVEL_INFO;
+static atomic_bool last_was_cut;  // on a full disk a write can end anywhere
 
 void log_init(const char *program, enum log_level least)
 {
@@ -85,6 +87,8 @@ void log_emit(enum log_level level, const char *event, const struct log_field *f
     int saved = errno;
     cleanup_buf struct buf line = BUF_INIT(LINE_MAX_BYTES);
     struct json_out j = JSON_OUT_INIT(&line);
+    if (last_was_cut)  // what could be written of it must not take this one along
+        buf_append(&line, "\n", 1);
     put_head(&j, level, event);
     for (const struct log_field *f = fields; f->kind != LOG_KIND_END; f++)
         put_field(&j, f);
@@ -93,13 +97,16 @@ void log_emit(enum log_level level, const char *event, const struct log_field *f
     if (buf_error(&line) != 0) {  // too long for one write: say which event, drop its fields
         buf_clear(&line);
         j = JSON_OUT_INIT(&line);
+        if (last_was_cut)
+            buf_append(&line, "\n", 1);
         put_head(&j, level, event);
         json_bool(&j, "fields_dropped", true);
         json_close(&j, '}');
         buf_append(&line, "\n", 1);
     }
     // Nobody is left to tell if stderr is gone.
-    ssize_t ignored = write(STDERR_FILENO, line.data, line.len);
-    (void)ignored;
+    ssize_t n = write(STDERR_FILENO, line.data, line.len);
+    if (n > 0)
+        last_was_cut = (size_t)n < line.len;
     errno = saved;
 }

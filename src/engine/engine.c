@@ -19,8 +19,9 @@
 #include <string.h>
 
 enum {
-    WORKERS = 4,             // threads that look at templates
-    JAILER_START_MS = 60000  // for the greeting and the probe together
+    WORKERS = 4,              // threads that look at templates
+    JAILER_START_MS = 60000,  // for the greeting and the probe together
+    REPROBE_MS = 10000,
 };
 
 // ---- start ----
@@ -92,11 +93,23 @@ static void on_probe(void *arg, const struct driver_answer *answer)
         log_info("tier_available", log_str("tier", tier->name));
     else
         log_error("tier_unavailable", log_str("tier", tier->name), log_str("reason", tier->reason));
+    // A host that was merely too busy, or has been mended, has its tier back without a restart.
+    if (!tier->available)
+        timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
+    if (e->volumes != NULL)
+        return;
     int r = volumes_new(e, ENGINE_FD_STATE_DIR, on_volumes, e, &e->volumes);
     if (r < 0) {
         log_error("no_volumes", log_errno(r));
         give_up(e, EXIT_FAILURE);
     }
+}
+
+static void on_reprobe(void *arg)
+{
+    struct engine *e = arg;
+    if (!e->stopping && container_driver.probe(e->container, on_probe, e) < 0)
+        timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
 }
 
 static void on_hello(void *arg, const struct driver_answer *answer)
@@ -115,11 +128,10 @@ static void on_hello(void *arg, const struct driver_answer *answer)
     }
 }
 
+// Also while stopping: what it would wait for is dead, and nobody will say so any more.
 static void on_jailer_lost(void *arg)
 {
-    struct engine *e = arg;
-    if (!e->stopping)
-        give_up(e, EXIT_JAILER_LOST);
+    give_up(arg, EXIT_JAILER_LOST);
 }
 
 static int start(struct engine *e)
@@ -150,6 +162,7 @@ int engine_new(struct loop *loop, const struct config *config, struct engine **r
     TAILQ_INIT(&e->waiting_creates);
     tiers_init(&e->tiers);
     timer_init(&e->deadline, on_start_deadline, e);
+    timer_init(&e->reprobe, on_reprobe, e);
     int r = start(e);
     if (r < 0) {
         engine_free(e);
@@ -173,6 +186,7 @@ struct engine *engine_free(struct engine *e)
         return NULL;
     e->stopping = true;
     timer_cancel(e->loop, &e->deadline);
+    timer_cancel(e->loop, &e->reprobe);
     e->listener = listener_free(e->listener);
     e->metrics_server = metrics_server_free(e->metrics_server);
     close_clients(e);

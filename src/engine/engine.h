@@ -40,6 +40,7 @@ struct engine {
     uint64_t started_ns;
     bool stopping;
     struct timer deadline;  // of the start, then of the stop
+    struct timer reprobe;   // while no tier works
 
     struct client_list clients;
     unsigned client_count;   // all connections

@@ -66,8 +66,11 @@ static void on_destroy_deadline(void *arg);
 
 static int make_hostname(char hostname[SANDBOX_HOSTNAME_ROOM])
 {
-    memcpy(hostname, "sbx-", 4);
-    return random_hex(hostname + 4, SANDBOX_HOSTNAME_ROOM - sizeof "sbx-");
+    char digits[SANDBOX_HOSTNAME_ROOM - sizeof "sbx-" + 1];
+    int r = random_hex(digits, sizeof digits - 1);
+    if (r == 0)
+        snprintf(hostname, SANDBOX_HOSTNAME_ROOM, "sbx-%s", digits);
+    return r;
 }
 
 struct sandbox *sandbox_new(struct engine *e, struct client *owner, struct tier *tier)

@@ -1,6 +1,5 @@
 #include "jailer/cpus.h"
 
-#include <errno.h>
 #include <sched.h>
 
 static int least_used(const struct host *host, const cpu_set_t *chosen)
@@ -15,25 +14,18 @@ static int least_used(const struct host *host, const cpu_set_t *chosen)
     return best;
 }
 
-int cpus_take(struct host *host, uint32_t vcpus, pid_t pid, struct cpus_taken *ret_taken)
+void cpus_take(struct host *host, uint32_t vcpus, struct cpus_taken *ret_taken, cpu_set_t *ret_set)
 {
+    CPU_ZERO(ret_set);
     ret_taken->count = 0;
     if (vcpus >= (uint32_t)host->cpu_count)
-        return 0;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    struct cpus_taken taken = {0};
+        return;
     for (uint32_t i = 0; i < vcpus; i++) {
-        int index = least_used(host, &set);
-        CPU_SET(host->cpus[index], &set);
-        taken.index[taken.count++] = (uint16_t)index;
+        int index = least_used(host, ret_set);
+        CPU_SET(host->cpus[index], ret_set);
+        host->cpu_users[index]++;
+        ret_taken->index[ret_taken->count++] = (uint16_t)index;
     }
-    if (sched_setaffinity(pid, sizeof set, &set) < 0)
-        return -errno;
-    for (int i = 0; i < taken.count; i++)
-        host->cpu_users[taken.index[i]]++;
-    *ret_taken = taken;
-    return 0;
 }
 
 void cpus_give(struct host *host, struct cpus_taken *taken)

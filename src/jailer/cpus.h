@@ -5,16 +5,16 @@
 
 #include "jailer/host.h"
 
+#include <sched.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 struct cpus_taken {
     int count;  // 0: not pinned, because the sandbox may use them all
     uint16_t index[JAIL_VCPUS_MAX];
 };
 
-// Pins `pid`.  0 or a negative errno.
-int cpus_take(struct host *host, uint32_t vcpus, pid_t pid, struct cpus_taken *ret_taken);
+// Chooses; *ret_set is empty when the sandbox need not be pinned.  The sandbox's first process pins itself.
+void cpus_take(struct host *host, uint32_t vcpus, struct cpus_taken *ret_taken, cpu_set_t *ret_set);
 void cpus_give(struct host *host, struct cpus_taken *taken);
 
 #endif

@@ -198,8 +198,6 @@ static int copy_range(int from, int to, off_t at, off_t end, char *chunk)
 int disk_copy(int from, int to, uint64_t mib)
 {
     off_t size = (off_t)(mib << 20);
-    if (ftruncate(to, size) < 0)
-        return -errno;
     cleanup_free char *chunk = malloc(COPY_CHUNK);
     if (chunk == NULL)
         return -ENOMEM;
@@ -236,12 +234,15 @@ int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount)
     cleanup_fd int file = openat(store->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file < 0)
         return -errno;
-    r = disk_copy(blank, file, mib);
-    if (r < 0)
-        return r;
+    if (ftruncate(file, (off_t)(mib << 20)) < 0)
+        return -errno;
     cleanup_fd int device = -1;
     char path[LOOPDEV_PATH_MAX];
     r = loopdev_attach(file, false, &device, path);
+    if (r < 0)
+        return r;
+    // Only now: the loop device writes to the drive what it finds unwritten when it is set up, which nobody needs.
+    r = disk_copy(blank, file, mib);
     if (r < 0)
         return r;
     // noinit_itable: the kernel would otherwise write the whole inode table of every disk in the background.

@@ -26,7 +26,7 @@ int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount);
 int disk_mount_image(int file_fd, int *ret_mount);
 // A formatted image: *ret_file_fd is to be closed, and must not be written to.
 int disk_blank(struct disk_store *store, enum disk_kind kind, uint64_t mib, int *ret_file_fd);
-// Copies an image into the empty file `to`, all but its holes.
+// Copies an image into the file `to`, which is empty and already as long, all but its holes.
 int disk_copy(int from, int to, uint64_t mib);
 
 #endif

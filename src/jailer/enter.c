@@ -3,7 +3,6 @@
 #include "base/cleanup.h"
 #include "jailer/enter_root.h"
 #include "jailer/privileges.h"
-#include "jailer/seccomp_policy.h"
 #include "sys/fdpass.h"
 
 #include <errno.h>
@@ -65,7 +64,7 @@ struct entry {
     struct enter_order order;
     int fds[FDPASS_MAX];
     size_t fd_count;
-    const struct sock_fprog *filter;
+    const struct seccomp_policy *filter;
 };
 
 static int unshare_cgroup(struct entry *e)
@@ -122,12 +121,15 @@ static int set_name(struct entry *e)
 
 static int set_limits(struct entry *e)
 {
-    (void)e;
+    if (CPU_COUNT(&e->order.cpus) > 0 && sched_setaffinity(0, sizeof e->order.cpus, &e->order.cpus) < 0)
+        return -errno;
     static const struct {
         __rlimit_resource_t what;
         struct rlimit limit;
     } limits[] = {
-        {RLIMIT_CORE, {0, 0}},
+        // Where core_pattern names a program, the host's kernel runs it as the host's root for every crash, with 0 too; 1 is
+        // what prevents that (core(5)).  The system call filter keeps it at 1.
+        {RLIMIT_CORE, {1, 1}},
         {RLIMIT_NOFILE, {OPEN_FILES_SOFT, OPEN_FILES_HARD}},
         {RLIMIT_NPROC, {RLIM_INFINITY, RLIM_INFINITY}},  // the pids cgroup counts
         {RLIMIT_MEMLOCK, {64 << 10, 64 << 10}},
@@ -310,8 +312,8 @@ static int (*const steps[ENTER_STEPS])(struct entry *e) = {
     [ENTER_EXEC] = exec_agent,
 };
 
-// Nothing of the jailer's but the line and the log stays open: least of all the jailer's own end of this line, without which
-// its death would not be seen.
+// Nothing of the jailer's, hundreds of descriptors where hundreds of sandboxes live, but the line and the log stays open: least
+// of all the jailer's own end of this line, without which its death would not be seen.
 static int leave_descriptors(int line)
 {
     if (line != FIRST_KEPT && dup3(line, FIRST_KEPT, O_CLOEXEC) < 0)
@@ -319,7 +321,7 @@ static int leave_descriptors(int line)
     return close_range(FIRST_KEPT + 1, ~0U, 0) < 0 ? -errno : FIRST_KEPT;
 }
 
-void enter_main(int line, const struct sock_fprog *filter_program)
+void enter_main(int line, const struct seccomp_policy *filter_program)
 {
     struct entry e = {.line = leave_descriptors(line), .filter = filter_program};
     if (e.line < 0)

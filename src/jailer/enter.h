@@ -10,9 +10,10 @@
 #ifndef JAILER_ENTER_H
 #define JAILER_ENTER_H
 
+#include "jailer/seccomp_policy.h"
 #include "sys/jail.h"
 
-#include <linux/filter.h>
+#include <sched.h>
 #include <stdint.h>
 
 enum enter_step {
@@ -49,6 +50,7 @@ enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_VOLUME, ENTER_FD_AGENT, ENTER_
 struct enter_order {
     uint32_t groups;
     char group_kind[ENTER_GROUPS_MAX][12];
+    cpu_set_t cpus;  // to pin itself to; none: not pinned
     uint64_t shm_bytes;
     char hostname[JAIL_HOSTNAME_MAX + 1];
     uint32_t volume;     // there is one
@@ -64,6 +66,6 @@ struct enter_failure {
 const char *enter_step_text(enum enter_step step);
 
 // The child's whole life; never returns.  `line` is its end of the pair.
-void enter_main(int line, const struct sock_fprog *filter) __attribute__((noreturn));
+void enter_main(int line, const struct seccomp_policy *filter) __attribute__((noreturn));
 
 #endif

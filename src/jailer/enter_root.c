@@ -25,6 +25,7 @@ static const char stage_dir[] = "/tmp";
 static const char template_dir[] = "/tmp/template";
 static const char disk_dir[] = "/tmp/disk";
 static const char root_dir[] = "/tmp/root";
+static const char sysfs_dir[] = "/tmp/sysfs";
 
 enum mount_point { POINT_PROC, POINT_SYS, POINT_DEV, POINT_TMP, POINT_WORKSPACE, POINTS };
 
@@ -71,8 +72,8 @@ int root_attach_disk(int mount_fd)
 int root_overlay(void)
 {
     char options[256];
-    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", template_dir, disk_dir,
-             disk_dir);
+    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr,volatile", template_dir,
+             disk_dir, disk_dir);
     return mount("overlay", root_dir, "overlay", MS_NOSUID_ | MS_NODEV_, options) < 0 ? -errno : 0;
 }
 
@@ -152,12 +153,15 @@ static int mount_shm(int dev, uint64_t bytes)
     return mount_in_dev(dev, "shm", "tmpfs", options);
 }
 
+// Terminals come out of one number for the whole host (kernel.pty.max, 4096).
+#define PTYS_MAX "64"
+
 static int mount_pts(int dev)
 {
     if (mkdirat(dev, "pts", 0755) < 0)
         return -errno;
-    static const struct mount_option options[] = {
-        {"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", "5"}, {0}};
+    static const struct mount_option options[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"},
+                                                  {"gid", "5"},          {"max", PTYS_MAX},    {0}};
     // A terminal is a device: no MOUNT_ATTR_NODEV here.
     cleanup_fd int fs = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
     return fs < 0 ? fs : mount_attach_at(fs, dev, "pts");
@@ -250,36 +254,69 @@ int root_proc(void)
     namespace_limits = openat(proc, "sys/user", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (namespace_limits < 0)
         return -errno;
-    static const char *const read_only[] = {"bus", "fs", "irq", "sys", "sysrq-trigger"};
-    static const char *const hidden[] = {"acpi",        "asound",        "kcore",       "keys",   "key-users",
-                                         "kmsg",        "latency_stats", "sched_debug", "scsi",   "timer_list",
-                                         "timer_stats", "interrupts",    "kallsyms",    "modules"};
+    static const char *const read_only[] = {"bus", "irq", "sys", "sysrq-trigger"};
+    // fs, diskstats, partitions and swaps name the host's disks and those of other sandboxes, with how much they are used.
+    static const char *const hidden[] = {"acpi",          "asound",     "cmdline",     "diskstats", "dynamic_debug", "fs",
+                                         "interrupts",    "kallsyms",   "kcore",       "keys",      "key-users",     "kmsg",
+                                         "latency_stats", "modules",    "partitions",  "pressure",  "sched_debug",   "scsi",
+                                         "swaps",         "timer_list", "timer_stats", "schedstat"};
     r = each(proc, read_only, sizeof read_only / sizeof read_only[0], make_read_only);
     return r < 0 ? r : each(proc, hidden, sizeof hidden / sizeof hidden[0], hide);
 }
 
-int root_sys(void)
+// The parts of sysfs a sandbox sees: what runtimes ask about processors and memory, and its own network interfaces.  All
+// else is about the host's hardware, or, under block and fs, about other sandboxes.
+static const char *const sys_shown[] = {"class/net", "devices/system/cpu", "devices/system/node", "devices/virtual/net"};
+
+// The empty folders of /sys, in an order that makes parents first.
+static int make_sys_folders(int sys)
+{
+    static const char *const folders[] = {
+        "class",           "class/net",           "devices", "devices/system", "devices/system/cpu", "devices/system/node",
+        "devices/virtual", "devices/virtual/net", "fs",      "fs/cgroup",
+    };
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++)
+        if (mkdirat(sys, folders[i], 0555) < 0)
+            return -errno;
+    return 0;
+}
+
+// Takes the parts from a whole sysfs, which stays behind on the stage.
+static int show_sys(int sys, uint64_t attributes)
 {
     static const struct mount_option none[] = {{0}};
-    uint64_t attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-    cleanup_fd int fs = mount_new("sysfs", none, attributes);
-    if (fs < 0) {
-        // Where the engine itself runs in a container whose /sys is partly hidden, the kernel refuses a new one: an empty
-        // directory is then the safe answer.
-        static const struct mount_option empty[] = {{"size", "4k"}, {"mode", "0555"}, {0}};
-        fs = mount_new("tmpfs", empty, attributes);
-        return fs < 0 ? fs : mount_attach(fs, point_fd[POINT_SYS]);
+    cleanup_fd int whole = mount_new("sysfs", none, attributes);
+    // Where the engine itself runs in a container whose /sys is partly hidden, the kernel refuses a new one: the empty folders
+    // are then the safe answer.
+    if (whole < 0)
+        return 0;
+    if (mkdir(sysfs_dir, 0755) < 0)
+        return -errno;
+    int r = mount_attach_at(whole, AT_FDCWD, sysfs_dir);
+    for (size_t i = 0; i < sizeof sys_shown / sizeof sys_shown[0] && r == 0; i++) {
+        cleanup_fd int part = mount_clone(whole, sys_shown[i]);
+        r = part >= 0 ? mount_attach_at(part, sys, sys_shown[i]) : part == -ENOENT ? 0 : part;
     }
+    return r;
+}
+
+int root_sys(void)
+{
+    static const struct mount_option options[] = {{"size", "4k"}, {"mode", "0555"}, {0}};
+    uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+    cleanup_fd int fs = mount_new("tmpfs", options, attributes);
+    if (fs < 0)
+        return fs;
     int r = mount_attach(fs, point_fd[POINT_SYS]);
     if (r < 0)
         return r;
     cleanup_fd int sys = openat(root_fd, "sys", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (sys < 0)
         return -errno;
-    static const char *const hidden[] = {
-        "firmware", "kernel",     "module", "power", "hypervisor", "devices/virtual/powercap", "devices/virtual/dmi",
-        "fs/bpf",   "fs/selinux", "fs/fuse"};
-    return each(sys, hidden, sizeof hidden / sizeof hidden[0], hide);
+    r = make_sys_folders(sys);
+    if (r == 0)
+        r = show_sys(sys, attributes | MOUNT_ATTR_RDONLY);
+    return r < 0 ? r : mount_restrict(fs, MOUNT_ATTR_RDONLY);
 }
 
 int root_pivot(void)

@@ -1,13 +1,14 @@
 #include "jailer/host.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
-#include "jailer/seccomp_policy.h"
 #include "sys/mount_fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -16,7 +17,7 @@
 #include <unistd.h>
 
 extern int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
-enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, SWEEP_WAIT_MS = 5000 };
+enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, SWEEP_WAIT_MS = 5000, STATE_WAIT_MS = 1000, STATE_STEP_US = 5000 };
 
 static int sealed_copy(const char *path)
 {
@@ -66,7 +67,12 @@ static int open_state(const char *path)
     cleanup_fd int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    return flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : take_fd(&fd);
+    uint64_t deadline = mono_ns() + STATE_WAIT_MS * NS_PER_MS;
+    int r;
+    // What a jailer that was killed had open can be held a moment longer by children of it that die with it.
+    while ((r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0) == -EWOULDBLOCK && mono_ns() < deadline)
+        usleep(STATE_STEP_US);
+    return r < 0 ? r : take_fd(&fd);
 }
 
 static void read_cpus(struct host *h)
@@ -91,6 +97,12 @@ static int build(struct host *h, const struct host_options *o, int state_fd, con
 {
     *ret_why = "the cgroup tree";
     int r = cgroup_tree_open(o->instance, o->cgroup, !o->v1_freezer, &h->cgroups, ret_why);
+    if (r == -EWOULDBLOCK) {
+        static char sentence[160];
+        snprintf(sentence, sizeof sentence, "an instance with the name %s is running: give each its own (--instance)",
+                 o->instance);
+        *ret_why = sentence;
+    }
     if (r < 0)
         return r;
     *ret_why = "groups left by an earlier life cannot be removed";
@@ -152,6 +164,7 @@ struct host *host_close(struct host *host)
     if (host->volumes != NULL)
         unlinkat(host->state_fd, "volumes", AT_REMOVEDIR);  // only if there are none
     host->volumes = volumes_close(host->volumes);
+    host->releases = releases_free(host->releases);
     host->disks = disk_store_free(host->disks);
     seccomp_policy_free(&host->filter);
     if (host->mounts_fd >= 0) {

@@ -3,13 +3,14 @@
 #define JAILER_HOST_H
 
 #include "jailer/disk.h"
+#include "jailer/release.h"
+#include "jailer/seccomp_policy.h"
 #include "jailer/uid_slots.h"
 #include "jailer/volume.h"
 #include "sys/cgroup.h"
 #include "sys/jail.h"
 #include "sys/loop.h"
 
-#include <linux/filter.h>
 #include <sched.h>
 
 enum { HOST_CPUS_MAX = CPU_SETSIZE };
@@ -20,7 +21,8 @@ struct host {
     struct uid_slots *uids;
     struct disk_store *disks;
     struct volumes *volumes;
-    struct sock_fprog filter;
+    struct releases *releases;  // NULL: none, what is let go is closed at once
+    struct seccomp_policy filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
     int mounts_fd;  // a private tmpfs: where template mounts are attached
     int state_fd;   // the state folder, locked

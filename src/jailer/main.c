@@ -13,6 +13,7 @@
 #include "jailer/options.h"
 #include "jailer/privileges.h"
 #include "jailer/probe.h"
+#include "jailer/release.h"
 #include "jailer/server.h"
 
 #include <errno.h>
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -200,7 +202,10 @@ static int start(struct jailer *j, const struct options *o)
     if (r < 0)
         return r;
     r = privileges_drop_jailer();
-    return r < 0 ? fail("dropping capabilities", r) : 0;
+    if (r < 0)
+        return fail("dropping capabilities", r);
+    r = releases_new(&j->host->releases);
+    return r < 0 ? fail("starting the helper", r) : 0;
 }
 
 static void tear_down(struct jailer *j)
@@ -241,8 +246,20 @@ static int probe(const struct options *o)
     return code;
 }
 
+// Each sandbox takes a handful of descriptors.
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], RELEASE_HELPER) == 0)
+        return release_helper();
     struct options o;
     int r = options_parse(argc, argv, &o);
     if (r != OPTIONS_RUN)
@@ -254,6 +271,7 @@ int main(int argc, char **argv)
     log_init("sandbox-jailer", LOG_LEVEL_INFO);
     if (o.probe)
         return probe(&o);
+    raise_descriptor_limit();
     struct jailer j = {.engine_pidfd = -1, .signal_fd = -1};
     timer_init(&j.stop_timer, on_stop_timeout, &j);
     int code = start(&j, &o) < 0 ? 1 : loop_run(j.loop);

@@ -14,12 +14,14 @@
 #include <fcntl.h>
 #include <linux/mount.h>
 #include <linux/sched.h>
+#include <linux/securebits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -54,6 +56,7 @@ struct sandbox {
     bool volume_mounted;
     bool self_test;
     int template_mount, control_fd, log_fd;
+    int disk, root;  // keep its file systems mounted beyond the sandbox: see release.h
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
@@ -80,7 +83,7 @@ static int fail(struct sandbox *s, int error, const char *what)
     return error;
 }
 
-static pid_t start_child(struct host *host, int line, int *ret_pidfd)
+static pid_t clone_child(struct host *host, int line, int *ret_pidfd)
 {
     int pidfd = -1;
     struct clone_args args = {
@@ -97,12 +100,36 @@ static pid_t start_child(struct host *host, int line, int *ret_pidfd)
     return pid;
 }
 
+// The kernel adds what a user namespace's processes use of inotify, queued signals, timers, message queues and locked memory
+// to what its maker may use.  With root as the maker, one sandbox could use up root's share, on which the host's services
+// and all other sandboxes live; so each namespace is made by the first id of its own range.
+static pid_t start_child(struct host *host, uid_t maker, int line, int *ret_pidfd)
+{
+    // The system call itself: this thread only, and the capabilities stay (SECBIT_NO_SETUID_FIXUP, until the end of this).
+    int bits = prctl(PR_GET_SECUREBITS);
+    if (bits < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits | SECBIT_NO_SETUID_FIXUP) < 0)
+        return -errno;
+    pid_t pid = syscall(SYS_setresuid, -1, maker, -1) < 0 ? -errno : clone_child(host, line, ret_pidfd);
+    if (syscall(SYS_setresuid, -1, 0, -1) < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits) < 0)
+        abort();  // never go on as somebody else
+    return pid;
+}
+
 static int proc_of(pid_t pid)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
+}
+
+// What protects this process from the out-of-memory killer is taken from a sandbox; by one who may, so that it cannot choose
+// a lower value for itself later.
+static int be_killable(int proc)
+{
+    char text[16];
+    ssize_t n = file_read_at(proc, "oom_score_adj", text, sizeof text);
+    return n < 0 ? (int)n : text[0] == '-' ? file_write_at(proc, "oom_score_adj", "0") : 0;
 }
 
 // Maps ids 0 to 65535 of the sandbox to its own range, and opens its user namespace.
@@ -116,6 +143,8 @@ static int map_ids(pid_t pid, uid_t first, int *ret_userns)
     int r = file_write_at(proc, "uid_map", map);
     if (r == 0)
         r = file_write_at(proc, "gid_map", map);
+    if (r == 0)
+        r = be_killable(proc);
     if (r < 0)
         return r;
     int fd = openat(proc, "ns/user", O_RDONLY | O_CLOEXEC);
@@ -129,8 +158,7 @@ static int settle(struct sandbox *s)
 {
     struct cgroup_limits limits = {
         .memory_bytes = s->what.memory_mib << 20, .vcpus = s->what.vcpus, .pids_max = s->what.pids_max};
-    int r = cgroup_group_settle(s->group, s->pid, &limits, s->first_uid);
-    return r == 0 ? cpus_take(s->host, s->what.vcpus, s->pid, &s->cpus) : r;
+    return cgroup_group_settle(s->group, s->pid, &limits, s->first_uid);
 }
 
 static int mapped_template(int template_mount, int userns)
@@ -194,10 +222,11 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
     return 0;
 }
 
-static int send_order(const struct sandbox *s, int template, int disk, int volume)
+static int send_order(struct sandbox *s, int template, int disk, int volume)
 {
     uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
     struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = volume >= 0, .self_test = s->self_test};
+    cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
     __attribute__((cleanup(close_fds))) int fds[FDPASS_MAX];
@@ -232,14 +261,15 @@ static int give_order(struct sandbox *s)
     cleanup_fd int template = mapped_template(s->template_mount, userns);
     if (template <0)
         return fail(s, template, "id-mapping the template");
-    cleanup_fd int disk = mapped_disk(s->host, s->what.disk_mib, userns);
-    if (disk < 0)
-        return fail(s, disk, "making the writable disk");
+    r = mapped_disk(s->host, s->what.disk_mib, userns);
+    if (r < 0)
+        return fail(s, r, "making the writable disk");
+    s->disk = r;
     cleanup_fd int volume = -1;
     r = mapped_volume(s, userns, &volume);
     if (r < 0)
         return r;
-    r = send_order(s, template, disk, volume);
+    r = send_order(s, template, s->disk, volume);
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
@@ -281,6 +311,14 @@ static bool hear_built(struct sandbox *s)
     return true;
 }
 
+// Names the root's mount, and looks at nothing behind it.  -1: the sandbox's end does the unmounting.
+static int root_of(pid_t pid)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/root", (int)pid);
+    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
 static void on_line(void *arg, uint32_t events)
 {
     (void)events;
@@ -303,6 +341,7 @@ static void on_line(void *arg, uint32_t events)
         return;
     }
     close_starting(s);
+    s->root = root_of(s->pid);
     s->state = LIVE;
     s->handler->on_started(s->arg, 0, "");
 }
@@ -320,6 +359,8 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     timer_cancel(s->host->loop, &s->retry);
     s->exit_watch = watch_remove(s->exit_watch);
     close_fd(&s->pidfd);
+    release(s->host->releases, s->root);
+    release(s->host->releases, s->disk);
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
     uid_slots_give(s->host->uids, s->uid_slot);
@@ -360,7 +401,7 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
         return fail(s, -errno, "making a socket pair");
     cleanup_fd int theirs = pair[1];
     s->line = pair[0];
-    s->pid = start_child(s->host, theirs, &s->pidfd);
+    s->pid = start_child(s->host, s->first_uid, theirs, &s->pidfd);
     if (s->pid < 0)
         return fail(s, s->pid, "starting a process in new namespaces");
     r = cgroup_group_enter(s->group, s->pid);
@@ -404,6 +445,8 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .uid_slot = -1,
                           .pidfd = -1,
                           .line = -1,
+                          .disk = -1,
+                          .root = -1,
                           .template_mount = -1,
                           .control_fd = -1,
                           .log_fd = -1,

@@ -1,17 +1,21 @@
 #include "jailer/seccomp_policy.h"
 
 #include "base/cleanup.h"
+#include "jailer/seccomp_exceptions.h"
 
 #include <errno.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -19,6 +23,7 @@
 
 // Allowed whatever the arguments are.  Sorted; grouped by letter.  A call is here because ordinary programs (language
 // runtimes, compilers, package managers, databases) use it and it gives no way to the host that another call here does not.
+// Not here, and so unknown: aio (io_setup), whose contexts come out of one number for the whole host (fs.aio-max-nr).
 static const char *const allowed[] = {
     "accept",
     "accept4",
@@ -119,14 +124,9 @@ static const char *const allowed[] = {
     "inotify_init",
     "inotify_init1",
     "inotify_rm_watch",
-    "io_cancel",
-    "io_destroy",
-    "io_getevents",
-    "io_pgetevents",
+    "ioctl",
     "ioprio_get",
     "ioprio_set",
-    "io_setup",
-    "io_submit",
     "kill",
     "landlock_add_rule",
     "landlock_create_ruleset",
@@ -275,14 +275,12 @@ static const char *const allowed[] = {
     "sigaltstack",
     "signalfd",
     "signalfd4",
-    "socketpair",
     "splice",
     "stat",
     "statfs",
     "statx",
     "symlink",
     "symlinkat",
-    "sync",
     "sync_file_range",
     "syncfs",
     "sysinfo",
@@ -412,30 +410,38 @@ static int add_clone(scmp_filter_ctx ctx)
 }
 
 // Local, internet and route-netlink sockets.  AF_VSOCK would reach the host past every namespace, AF_ALG and the rest are
-// kernel code nobody here needs.
+// kernel code nobody here needs; so are the other protocols of the internet families (SCTP, MPTCP, L2TP, ...), for which the
+// kernel would even load modules.
 static int add_sockets(scmp_filter_ctx ctx)
 {
-    static const int families[] = {AF_UNIX, AF_INET, AF_INET6};
-    int r = 0;
-    for (size_t i = 0; i < sizeof families / sizeof families[0] && r == 0; i++)
-        r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+    static const int protocols[] = {0, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP, IPPROTO_ICMPV6};
+    static const int families[] = {AF_INET, AF_INET6};
+    int r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_EQ, AF_UNIX));
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        struct scmp_arg_cmp family = SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]);
+        for (size_t j = 0; j < sizeof protocols / sizeof protocols[0] && r == 0; j++)
+            r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 2, family,
+                                 SCMP_A2(SCMP_CMP_EQ, (scmp_datum_t)protocols[j]));
+        if (r == 0)
+            r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2, family,
+                                 SCMP_A2(SCMP_CMP_GT, IPPROTO_ICMPV6));
+    }
     if (r == 0)
         r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 2, SCMP_A0(SCMP_CMP_EQ, AF_NETLINK),
                              SCMP_A2(SCMP_CMP_EQ, 0 /* NETLINK_ROUTE */));
     if (r == 0)
         r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_GT, AF_NETLINK));
-    return r;
+    // A pair of another family is a way to that family as well.
+    if (r == 0)
+        r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socketpair), 1, SCMP_A0(SCMP_CMP_EQ, AF_UNIX));
+    return r == 0 ? seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socketpair), 1, SCMP_A0(SCMP_CMP_GT, AF_UNIX))
+                  : r;
 }
 
-// Terminal injection: only the low 32 bits of the request number count in the kernel, so only they are compared.
-static int add_ioctl(scmp_filter_ctx ctx)
+// It would write out every file system of the host.  A sandbox's own disk does not outlive it.
+static int add_sync(scmp_filter_ctx ctx)
 {
-    static const uint32_t refused[] = {TIOCSTI, TIOCLINUX};
-    int r = 0;
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0] && r == 0; i++)
-        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
-                             SCMP_A1(SCMP_CMP_MASKED_EQ, 0xFFFFFFFFU, refused[i]));
-    return r == 0 ? seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 0) : r;
+    return seccomp_rule_add(ctx, SCMP_ACT_ERRNO(0), SCMP_SYS(sync), 0);
 }
 
 static int add_personality(scmp_filter_ctx ctx)
@@ -449,10 +455,7 @@ static int add_personality(scmp_filter_ctx ctx)
 
 static int add_rules(scmp_filter_ctx ctx)
 {
-    // Foreign system call tables (i386, x32) are how filters are bypassed: their use ends the process.
-    int r = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
-    if (r == 0)
-        r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);  // a binary tree, not a list
+    int r = 0;
     for (size_t i = 0; i < sizeof allowed / sizeof allowed[0] && r == 0; i++)
         r = allow(ctx, allowed[i]);
     for (size_t i = 0; i < sizeof denied / sizeof denied[0] && r == 0; i++)
@@ -462,7 +465,7 @@ static int add_rules(scmp_filter_ctx ctx)
     if (r == 0)
         r = add_sockets(ctx);
     if (r == 0)
-        r = add_ioctl(ctx);
+        r = add_sync(ctx);
     return r == 0 ? add_personality(ctx) : r;
 }
 
@@ -491,25 +494,50 @@ static int export_program(scmp_filter_ctx ctx, struct sock_fprog *ret_program)
     return 0;
 }
 
-int seccomp_policy_build(struct sock_fprog *ret_program)
+// Foreign system call tables (i386, x32) are how filters are bypassed: their use ends the process.
+static int build_program(uint32_t otherwise, int (*fill)(scmp_filter_ctx ctx), struct sock_fprog *ret_program)
 {
-    scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+    scmp_filter_ctx ctx = seccomp_init(otherwise);
     if (ctx == NULL)
         return -ENOMEM;
-    int r = add_rules(ctx);
+    int r = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+    if (r == 0)
+        r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);  // a binary tree, not a list
+    if (r == 0)
+        r = fill(ctx);
     if (r == 0)
         r = export_program(ctx, ret_program);
     seccomp_release(ctx);
     return r;
 }
 
-void seccomp_policy_free(struct sock_fprog *program)
+int seccomp_policy_build(struct seccomp_policy *ret_policy)
 {
-    free(program->filter);
-    *program = (struct sock_fprog){0};
+    struct seccomp_policy policy = {0};
+    int r = build_program(SCMP_ACT_ERRNO(ENOSYS), add_rules, &policy.allowed);
+    if (r == 0)
+        r = build_program(SCMP_ACT_ALLOW, seccomp_exceptions_add, &policy.exceptions);
+    if (r < 0)
+        seccomp_policy_free(&policy);
+    else
+        *ret_policy = policy;
+    return r;
 }
 
-int seccomp_policy_apply(const struct sock_fprog *program)
+void seccomp_policy_free(struct seccomp_policy *policy)
+{
+    free(policy->allowed.filter);
+    free(policy->exceptions.filter);
+    *policy = (struct seccomp_policy){0};
+}
+
+static int apply(const struct sock_fprog *program)
 {
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, program) < 0 ? -errno : 0;
+}
+
+int seccomp_policy_apply(const struct seccomp_policy *policy)
+{
+    int r = apply(&policy->exceptions);
+    return r < 0 ? r : apply(&policy->allowed);
 }

@@ -129,6 +129,8 @@ static int fill(struct volumes *v, int file, uint64_t mib)
 {
     cleanup_fd int blank = -1;
     int r = disk_blank(v->disks, DISK_VOLUME, mib, &blank);
+    if (r == 0 && ftruncate(file, (off_t)(mib << 20)) < 0)
+        r = -errno;
     if (r == 0)
         r = disk_copy(blank, file, mib);
     if (r == 0 && fsync(file) < 0)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,9 +24,13 @@ enum {
     CPU_PERIOD_US = 100000,
     FREEZE_WAIT_MS = 1000,
     POLL_STEP_US = 200,
+    LOCK_WAIT_MS = 1000,
+    LOCK_STEP_US = 5000,
     TREE_DEPTH_MAX = 100 * 1000,  // groups inside groups that can be removed
     AGENT_VCPUS = 1,              // it has one thread; more would be processes of whoever took it over
-    GUEST_GROUPS_MAX = 300,       // what an agent makes below guest/: 256 of them, one level deep
+    AGENT_SOCKET_BYTES = 1024 * 1024,
+    SOCKET_SHARE = 8,        // of the memory limit, what sockets of internet families may hold on v1
+    GUEST_GROUPS_MAX = 300,  // what an agent makes below guest/: 256 of them, one level deep
 };
 
 struct cgroup_tree {
@@ -33,6 +38,7 @@ struct cgroup_tree {
     char name[128];
     int parent_fd[CGROUP_ROLES];  // where `name` is; -1 for a role this layout does not use
     int dir_fd[CGROUP_ROLES];     // `name` itself
+    bool locked;
 };
 
 struct cgroup_group {
@@ -179,9 +185,9 @@ static int walk_step(int *fd, struct walk_level **levels, unsigned *depth, unsig
     return 1;
 }
 
-// Removes every group below `dir_fd`, deepest first, killing members if asked.  Returns how many, or a negative errno when
-// some stay (all were tried).
-static int remove_below(int dir_fd, bool kill_first)
+// Removes every group below `dir_fd`, deepest first, killing members if asked, and adds their number to *count.  0, or a
+// negative errno when some stay (all were tried).
+static int remove_below(int dir_fd, bool kill_first, int *count)
 {
     cleanup_fd int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -190,11 +196,11 @@ static int remove_below(int dir_fd, bool kill_first)
     cleanup_free struct walk_level *levels = calloc(room, sizeof *levels);
     if (levels == NULL)
         return -ENOMEM;
-    int removed = 0, r;
+    int r;
     do
-        r = walk_step(&fd, &levels, &depth, &room, kill_first, &removed);
+        r = walk_step(&fd, &levels, &depth, &room, kill_first, count);
     while (r > 0);
-    return r < 0 ? r : levels[0].skip > 0 ? -EBUSY : removed;
+    return r < 0 ? r : levels[0].skip > 0 ? -EBUSY : 0;
 }
 
 int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
@@ -206,10 +212,8 @@ int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
         for (int i = 0; i < CGROUP_ROLES; i++) {
             if (tree->dir_fd[i] < 0)
                 continue;
-            int r = remove_below(tree->dir_fd[i], true);
-            if (r > 0)
-                removed += r;
-            else if (r < 0)
+            int r = remove_below(tree->dir_fd[i], true, &removed);
+            if (r < 0)
                 error = r;
         }
         if (error == 0)
@@ -220,11 +224,48 @@ int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
     }
 }
 
+// The groups have the lock on themselves, so that it covers just what a sweep would kill, whatever folders and namespaces the
+// two processes are in.  Every layout has one of these two.
+static int lock_fd(const struct cgroup_tree *tree)
+{
+    return tree->dir_fd[CGROUP_UNIFIED] >= 0 ? tree->dir_fd[CGROUP_UNIFIED] : tree->dir_fd[CGROUP_MEMORY];
+}
+
+static int lock_parent_fd(const struct cgroup_tree *tree)
+{
+    return tree->dir_fd[CGROUP_UNIFIED] >= 0 ? tree->parent_fd[CGROUP_UNIFIED] : tree->parent_fd[CGROUP_MEMORY];
+}
+
+// 0; -EWOULDBLOCK: another process has it; -ESTALE: the group was removed by the one that had it.
+static int lock(struct cgroup_tree *tree)
+{
+    struct stat ours, named;
+    if (flock(lock_fd(tree), LOCK_EX | LOCK_NB) < 0)
+        return -errno;
+    if (fstat(lock_fd(tree), &ours) < 0 || fstatat(lock_parent_fd(tree), tree->name, &named, AT_SYMLINK_NOFOLLOW) < 0 ||
+        ours.st_ino != named.st_ino)
+        return -ESTALE;
+    tree->locked = true;
+    return 0;
+}
+
+// What a process that was killed had open can be held a moment longer by children of it that die with it.
+static int lock_patiently(struct cgroup_tree *tree)
+{
+    uint64_t deadline = mono_ns() + LOCK_WAIT_MS * NS_PER_MS;
+    int r;
+    while ((r = lock(tree)) == -EWOULDBLOCK && mono_ns() < deadline)
+        usleep(LOCK_STEP_US);
+    return r;
+}
+
 struct cgroup_tree *cgroup_tree_close(struct cgroup_tree *tree)
 {
     if (tree == NULL)
         return NULL;
-    for (int i = 0; i < CGROUP_ROLES; i++)
+    // Somebody else's groups may be empty at the moment and would go.
+    bool ours = tree->locked || (lock_fd(tree) >= 0 && lock(tree) == 0);
+    for (int i = 0; i < CGROUP_ROLES && ours; i++)
         if (tree->parent_fd[i] >= 0)
             unlinkat(tree->parent_fd[i], tree->name, AT_REMOVEDIR);
     close_all(tree->parent_fd);
@@ -327,38 +368,49 @@ static const char *const missing[CGROUP_ROLES] = {
     [CGROUP_CPU] = "the cpu cgroup controller cannot be used",
 };
 
-int cgroup_tree_open(const char *instance, const char *parent, bool allow_v2_tracking, struct cgroup_tree **ret_tree,
+static int open_tree(struct cgroup_tree *tree, const char *instance, const char *parent, bool allow_v2_tracking,
                      const char **ret_why)
 {
-    struct cgroup_mounts *mounts = malloc(sizeof *mounts);
-    struct cgroup_tree *tree = malloc(sizeof *tree);
-    int r = mounts == NULL || tree == NULL ? -ENOMEM : cgroup_mounts_read(mounts);
+    cleanup_free struct cgroup_mounts *mounts = malloc(sizeof *mounts);
+    int r = mounts == NULL ? -ENOMEM : cgroup_mounts_read(mounts);
     if (r < 0) {
-        free(mounts);
-        free(tree);
         *ret_why = "the cgroup mounts cannot be read";
         return r;
     }
-    none(tree->parent_fd);
-    none(tree->dir_fd);
     tree->layout = choose_layout(mounts, allow_v2_tracking);
     snprintf(tree->name, sizeof tree->name, "sandbox-engine-%s", instance);
-    for (int role = 0; role < CGROUP_ROLES && r == 0; role++) {
+    for (int role = 0; role < CGROUP_ROLES; role++) {
         if (!role_in_layout((enum cgroup_role)role, tree->layout))
             continue;
         const struct cgroup_mount *m =
             on_v2((enum cgroup_role)role) ? &mounts->v2 : cgroup_mounts_find(mounts, roles[role].controller);
         r = m == NULL || m->mount[0] == '\0' ? -ENOENT : place_somewhere(tree, (enum cgroup_role)role, m, parent);
-        if (r < 0)
+        if (r < 0) {
             *ret_why = missing[role];
+            return r;
+        }
     }
-    free(mounts);
-    if (r < 0) {
-        cgroup_tree_close(tree);
-        return r;
-    }
-    *ret_tree = tree;
-    return 0;
+    *ret_why = "another process has the groups of this instance: each needs a name of its own";
+    return lock_patiently(tree);
+}
+
+int cgroup_tree_open(const char *instance, const char *parent, bool allow_v2_tracking, struct cgroup_tree **ret_tree,
+                     const char **ret_why)
+{
+    int r;
+    do {
+        struct cgroup_tree *tree = calloc(1, sizeof *tree);
+        if (tree == NULL)
+            return -ENOMEM;
+        none(tree->parent_fd);
+        none(tree->dir_fd);
+        r = open_tree(tree, instance, parent, allow_v2_tracking, ret_why);
+        if (r == 0)
+            *ret_tree = tree;
+        else
+            cgroup_tree_close(tree);
+    } while (r == -ESTALE);
+    return r;
 }
 
 enum cgroup_layout cgroup_tree_layout(const struct cgroup_tree *tree)
@@ -482,8 +534,14 @@ static int limit_v1(const struct cgroup_group *g, const struct cgroup_limits *l)
     int r = write_number(memory, "guest/memory.limit_in_bytes", l->memory_bytes);
     if (r == 0)
         r = write_optional(memory, "guest/memory.memsw.limit_in_bytes", l->memory_bytes);
+    // v1 counts what sockets hold apart from all other memory, and unless it is limited not at all: a sandbox could take the
+    // host's whole share of it (net.ipv4.tcp_mem).
+    if (r == 0)
+        r = write_optional(memory, "guest/memory.kmem.tcp.limit_in_bytes", l->memory_bytes / SOCKET_SHARE);
     if (r == 0)
         r = write_number(memory, "agent/memory.limit_in_bytes", (uint64_t)AGENT_MEMORY_MIB << 20);
+    if (r == 0)
+        r = write_optional(memory, "agent/memory.kmem.tcp.limit_in_bytes", AGENT_SOCKET_BYTES);
     if (r == 0)
         r = write_number(pids, "guest/pids.max", l->pids_max);
     if (r == 0)
@@ -661,8 +719,9 @@ int cgroup_group_remove(struct cgroup_group *group)
         cleanup_fd int fd = openat(group->tree->dir_fd[role], group->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0)
             continue;
-        int r = remove_below(fd, false);
-        if (r >= 0 && unlinkat(group->tree->dir_fd[role], group->name, AT_REMOVEDIR) < 0)
+        int removed = 0;
+        int r = remove_below(fd, false, &removed);
+        if (r == 0 && unlinkat(group->tree->dir_fd[role], group->name, AT_REMOVEDIR) < 0)
             r = -errno;
         if (r < 0)
             error = r;

@@ -44,14 +44,16 @@ struct cgroup_stats {
 // Finds the host's layout and makes sandbox-engine-`instance` in each hierarchy needed: below this process's own group where
 // that can be delegated, else at the top; `parent` (NULL: choose) names a group, relative to the mount, to use instead.
 // `allow_v2_tracking` false leaves a hybrid host's v2 hierarchy unused (for tests of the freezer).
-// -ENOENT or -EOPNOTSUPP when a needed controller is missing; *ret_why (static text) says which.
+// The groups are this process's alone until it closes them or dies: -EWOULDBLOCK when another one has them (for a second: what
+// a killed process had may be held a moment longer).  -ENOENT or -EOPNOTSUPP when a needed controller is missing.  *ret_why
+// (static text) says which.
 int cgroup_tree_open(const char *instance, const char *parent, bool allow_v2_tracking, struct cgroup_tree **ret_tree,
                      const char **ret_why);
 enum cgroup_layout cgroup_tree_layout(const struct cgroup_tree *tree);
 // Kills what is in this instance's groups and removes all groups below them: what an earlier life left.  Waits up to
 // `wait_ms` for the processes to go; returns how many groups were removed, or a negative errno.
 int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms);
-// Removes the instance's own groups too (they must be empty).  NULL is fine; returns NULL.
+// Removes the instance's own groups too, if they are empty and this process's.  NULL is fine; returns NULL.
 struct cgroup_tree *cgroup_tree_close(struct cgroup_tree *tree);
 
 // Makes NAME with its two children.  Nothing is left behind on failure.

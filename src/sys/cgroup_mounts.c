@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { LOOKS_MAX = 1000 };  // in which others were in the way
+
 static bool has_word(const char *list, const char *word, const char *separators)
 {
     size_t n = strlen(word);
@@ -87,6 +89,26 @@ static int each_line(const char *path, struct cgroup_mounts *m, void (*fn)(struc
     return 0;
 }
 
+// Whether v2 groups have cgroup.kill.  The root group has none, so a child is made to see; another process may be doing the
+// same, and remove that child at any moment: what is seen counts only if the child was still there afterwards.
+static bool look_for_kill(int root)
+{
+    static const char probe[] = "sandbox-engine-cgroup-kill-probe";
+    bool has_kill = false;
+    for (int tries = 0; tries < LOOKS_MAX; tries++) {
+        if (mkdirat(root, probe, 0755) < 0 && errno != EEXIST)
+            return false;
+        cleanup_fd int fd = openat(root, probe, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+            continue;
+        has_kill = faccessat(fd, "cgroup.kill", F_OK, 0) == 0;
+        if (has_kill || faccessat(fd, "cgroup.procs", F_OK, 0) == 0)
+            break;
+    }
+    unlinkat(root, probe, AT_REMOVEDIR);
+    return has_kill;
+}
+
 int cgroup_mounts_read(struct cgroup_mounts *ret_mounts)
 {
     struct cgroup_mounts *m = ret_mounts;
@@ -101,13 +123,6 @@ int cgroup_mounts_read(struct cgroup_mounts *ret_mounts)
     if (fd >= 0 && file_read_at(fd, "cgroup.controllers", text, sizeof text) > 0)
         m->v2_has_controllers =
             has_word(text, "memory", " \n") && has_word(text, "pids", " \n") && has_word(text, "cpu", " \n");
-    // The root group has no cgroup.kill: a child is made to see.
-    static const char probe[] = "sandbox-engine-cgroup-kill-probe";
-    if (fd >= 0 && (mkdirat(fd, probe, 0755) == 0 || errno == EEXIST)) {
-        char kill_file[sizeof probe + 16];
-        snprintf(kill_file, sizeof kill_file, "%s/cgroup.kill", probe);
-        m->v2_has_kill = faccessat(fd, kill_file, F_OK, 0) == 0;
-        unlinkat(fd, probe, AT_REMOVEDIR);
-    }
+    m->v2_has_kill = fd >= 0 && look_for_kill(fd);
     return 0;
 }

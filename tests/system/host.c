@@ -102,7 +102,7 @@ static int is_engine(pid_t pid, void *arg)
 
 static int kill_agent(pid_t pid, void *arg)
 {
-    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent") && parent_of(pid) == setting()->jailer)
+    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent --control") && parent_of(pid) == setting()->jailer)
         return kill(pid, SIGKILL) == 0;
     return 0;
 }
@@ -195,9 +195,8 @@ void look_at_holdings(struct holdings *ret_holdings)
 
 bool same_holdings(const struct holdings *a, const struct holdings *b)
 {
-    bool same = a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
-                a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
-    return same;
+    return a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
+           a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
 }
 
 void look_when_calm(struct holdings *ret_holdings)

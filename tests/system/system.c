@@ -27,6 +27,7 @@ const struct setting *setting(void)
     s.small_template = variable("SANDBOX_TEST_SMALL_TEMPLATE", s.template_name);
     s.slow = (unsigned)atoi(variable("SANDBOX_TEST_SLOW", "1"));
     s.probe = variable("SANDBOX_TEST_PROBE", "");
+    s.hostile = variable("SANDBOX_TEST_HOSTILE", "");
     s.on_host = s.tier == SANDBOX_ISOLATION_CONTAINER;
     s.stack_dir = variable("SANDBOX_STACK_DIR", "");
     s.instance = variable("SANDBOX_STACK_INSTANCE", "");
@@ -104,15 +105,25 @@ sandbox_handle_t *create(const sandbox_spec_t *spec)
     return h;
 }
 
-void put_probe(sandbox_handle_t *h)
+void put_program(sandbox_handle_t *h, const char *path, const char *name)
 {
-    cleanup_file FILE *f = fopen(setting()->probe, "rb");
+    cleanup_file FILE *f = fopen(path, "rb");
     if (f == NULL)
-        fail_msg("cannot read the guest probe '%s' (SANDBOX_TEST_PROBE)", setting()->probe);
+        fail_msg("cannot read the guest program '%s' (SANDBOX_TEST_PROBE, SANDBOX_TEST_HOSTILE)", path);
     cleanup_free uint8_t *bytes = malloc(SANDBOX_MAX_FILE);
     size_t n = fread(bytes, 1, SANDBOX_MAX_FILE, f);
     assert_true(n > 0 && n < SANDBOX_MAX_FILE);
-    assert_ok(sandbox_write_file(h, PROBE, bytes, n, 0755, 0));
+    assert_ok(sandbox_write_file(h, name, bytes, n, 0755, 0));
+}
+
+void put_probe(sandbox_handle_t *h)
+{
+    put_program(h, setting()->probe, PROBE);
+}
+
+void put_hostile(sandbox_handle_t *h)
+{
+    put_program(h, setting()->hostile, HOSTILE);
 }
 
 void assert_ok_at(sandbox_error_t got, const char *what, const char *file, int line)

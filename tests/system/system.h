@@ -8,6 +8,7 @@
 //   SANDBOX_TEST_SMALL_TEMPLATE template with a shell, for tests that create many (default: the same)
 //   SANDBOX_TEST_SLOW           factor for every deadline, where the machine is emulated or the programs are instrumented
 //   SANDBOX_TEST_PROBE          the guest program tests/system/guest/probe.c
+//   SANDBOX_TEST_HOSTILE        the guest program tests/system/guest/hostile.c
 //   SANDBOX_STACK_DIR, SANDBOX_STACK_PID, SANDBOX_STACK_INSTANCE   the stack as the host sees it
 #ifndef TESTS_SYSTEM_SYSTEM_H
 #define TESTS_SYSTEM_SYSTEM_H
@@ -27,9 +28,10 @@
 #include <sys/types.h>
 
 #define PROBE "/workspace/probe"
+#define HOSTILE "/workspace/hostile"
 
 struct setting {
-    const char *socket, *tier_name, *template_name, *small_template, *probe;
+    const char *socket, *tier_name, *template_name, *small_template, *probe, *hostile;
     sandbox_isolation_t tier;
     unsigned slow;
     bool on_host;  // the sandboxes' processes can be seen from here: the container tier
@@ -53,7 +55,10 @@ sandbox_spec_t plain_spec(void);
 sandbox_spec_t small_spec(void);  // over the small template
 // Creates or fails the test.  `spec` NULL: plain_spec().
 sandbox_handle_t *create(const sandbox_spec_t *spec);
+// Writes a program of the host's into the sandbox, as `name`; the probe as PROBE, guest/hostile.c as HOSTILE.
+void put_program(sandbox_handle_t *h, const char *path, const char *name);
 void put_probe(sandbox_handle_t *h);
+void put_hostile(sandbox_handle_t *h);
 
 static inline void cleanup_sandbox_fn(sandbox_handle_t **h)
 {

@@ -293,6 +293,10 @@ static void on_the_host_it_is_nobody(void **state)
     }
     assert_int_equal(exit_code(*state, "sleep 733003 >/dev/null 2>&1 &"), 0);
     pid_t pid = 0;
+    // The shell has ended; its child may still be on its way to becoming sleep.
+    uint64_t deadline = now_ms() + patient(5000);
+    while (host_processes("sleep 733003", &pid) != 1 && now_ms() < deadline)
+        ;
     assert_int_equal(host_processes("sleep 733003", &pid), 1);
     char path[64], a[256] = "", b[256] = "";
     static const char *const spaces[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"};

@@ -278,8 +278,10 @@ char *rig_sh(const struct rig *rig, const char *text)
     if (r->exec->exit_code != 0 || r->exec->term_signal != 0)
         fail_msg("%s: exit %d, signal %u: %.*s", text, r->exec->exit_code, r->exec->term_signal, (int)r->exec->err.len,
                  (char *)r->exec->err.data);
-    char *out = strndup(r->exec->out.len > 0 ? (char *)r->exec->out.data : "", r->exec->out.len);
+    char *out = calloc(1, r->exec->out.len + 1);
     assert_non_null(out);
+    if (r->exec->out.len > 0)
+        memcpy(out, r->exec->out.data, r->exec->out.len);
     pb_free(r);
     return out;
 }

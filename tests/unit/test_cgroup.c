@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "sys/cgroup.h"
+#include "sys/cgroup_mounts.h"
 #include "sys/small_file.h"
 #include "unit.h"
 
@@ -39,20 +40,6 @@ static struct cgroup_tree *open_tree_or_skip(bool v2_tracking)
 // A process that counts for as long as it may run.
 static volatile unsigned long *count;
 
-static pid_t start_counter(void)
-{
-    if (count == NULL)
-        count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(count, MAP_FAILED);
-    pid_t pid = fork();
-    if (pid == 0) {
-        for (;;)
-            ++*count;
-    }
-    assert_true(pid > 0);
-    return pid;
-}
-
 static void wait_until_it_counts(void)
 {
     unsigned long before = *count;
@@ -60,6 +47,22 @@ static void wait_until_it_counts(void)
     while (*count == before && mono_ns() < deadline)
         sched_yield();
     assert_int_not_equal(*count, before);
+}
+
+static pid_t start_counter(void)
+{
+    if (count == NULL)
+        count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(count, MAP_FAILED);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close_range(3, ~0U, 0);  // like a sandbox's: it keeps no hold on the groups
+        for (;;)
+            ++*count;
+    }
+    assert_true(pid > 0);
+    wait_until_it_counts();
+    return pid;
 }
 
 static void reap(pid_t pid)
@@ -179,6 +182,51 @@ static void the_next_life_removes_what_a_dead_one_left(void **state)
     assert_int_equal(status, 0);
 }
 
+static void an_instance_has_its_groups_alone(void **state)
+{
+    struct cgroup_tree *tree = open_tree_or_skip(true), *other = NULL;
+    const char *why = "";
+    assert_int_equal(cgroup_tree_open(instance, NULL, true, &other, &why), -EWOULDBLOCK);
+    assert_non_null(strstr(why, "instance"));
+    assert_int_equal(cgroup_tree_open(instance, NULL, false, &other, &why), -EWOULDBLOCK);  // in whatever layout
+    assert_null(other);
+    // The refused one has not taken the groups away, though they are empty.
+    struct cgroup_group *g = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-1", &g), 0);
+    assert_int_equal(cgroup_group_remove(g), 0);
+    cgroup_group_free(g);
+    cgroup_tree_close(tree);
+    assert_int_equal(cgroup_tree_open(instance, NULL, true, &other, &why), 0);
+    cgroup_tree_close(other);
+}
+
+// Each makes a group for a look whether the kernel has cgroup.kill, and removes it, under the eyes of the others.
+static void many_can_look_at_the_host_at_once(void **state)
+{
+    enum { LOOKERS = 4, LOOKS = 300 };
+    if (geteuid() != 0)
+        skip();
+    static struct cgroup_mounts mounts;
+    assert_int_equal(cgroup_mounts_read(&mounts), 0);
+    bool has_kill = mounts.v2_has_kill;
+    pid_t pids[LOOKERS];
+    for (int i = 0; i < LOOKERS; i++) {
+        pids[i] = fork();
+        for (int k = 0; pids[i] == 0 && k < LOOKS; k++)
+            if (cgroup_mounts_read(&mounts) < 0 || mounts.v2_has_kill != has_kill)
+                _exit(1);
+        if (pids[i] == 0)
+            _exit(0);
+    }
+    int wrong = 0;
+    for (int i = 0; i < LOOKERS; i++) {
+        int status = 0;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        wrong += status != 0;
+    }
+    assert_int_equal(wrong, 0);
+}
+
 static void a_group_is_made_once(void **state)
 {
     struct cgroup_tree *tree = open_tree_or_skip(true);
@@ -284,6 +332,8 @@ int main(void)
         cmocka_unit_test(life_with_the_freezer),
         cmocka_unit_test(the_next_life_removes_what_a_dead_one_left),
         cmocka_unit_test(a_group_is_made_once),
+        cmocka_unit_test(an_instance_has_its_groups_alone),
+        cmocka_unit_test(many_can_look_at_the_host_at_once),
         cmocka_unit_test(what_a_hostile_agent_made_is_removed_with_v2_tracking),
         cmocka_unit_test(what_a_hostile_agent_made_is_removed_with_the_freezer),
         cmocka_unit_test(a_busy_group_is_passed_over),

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "sys/fdpass.h"
 #include "sys/jail.h"
+#include "sys/small_file.h"
 #include "unit.h"
 #include "wire/limits.h"
 
@@ -213,6 +214,22 @@ static int a_sandbox_lives_and_ends(void)
     return CASE_PASSED;
 }
 
+// Enough of them that the jailer holds more descriptors than one sandbox may have.
+static int hundreds_live(void)
+{
+    enum { COUNT = 300 };
+    struct jail_reply m = mount_good(), s = {0};
+    int control = -1;
+    for (int i = 0; i < COUNT; i++) {
+        s = start_one(m.slot, &control);
+        if (s.error != 0)
+            fprintf(stderr, "# start %d: %.*s\n", i, JAIL_DETAIL_MAX, s.detail);
+        EXPECT(s.error == 0);
+    }
+    EXPECT(configured(control));
+    return CASE_PASSED;
+}
+
 static int a_frozen_sandbox_can_be_ended(void)
 {
     struct jail_reply m = mount_good();
@@ -387,6 +404,7 @@ static const struct {
     CASE(images_that_root_did_not_write_are_refused),
     CASE(what_is_not_there_is_said_so),
     CASE(a_sandbox_lives_and_ends),
+    CASE(hundreds_live),
     CASE(a_frozen_sandbox_can_be_ended),
     CASE(the_end_of_the_control_line_ends_the_sandbox),
     CASE(many_at_once),
@@ -447,14 +465,16 @@ static int remove_templates(void **state)
     return run(command);
 }
 
+// Loop devices over files of this test; others on the machine are none of its business.
 static int count_loops(void)
 {
     int n = 0;
     DIR *d = opendir("/sys/block");
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        char path[300];
+        char path[300], backing[4096];
         snprintf(path, sizeof path, "/sys/block/%s/loop/backing_file", e->d_name);
-        n += access(path, F_OK) == 0;
+        if (file_read_at(AT_FDCWD, path, backing, sizeof backing) > 0)
+            n += strncmp(backing, work, strlen(work)) == 0;
     }
     closedir(d);
     return n;
@@ -462,7 +482,6 @@ static int count_loops(void)
 
 static void jailer_with_engine_in(const char *name)
 {
-    int loops = count_loops();
     pid_t pid = fork();
     if (pid == 0) {
         char user[16], run_dir[128], state_dir[64], templates[64], instance[64];
@@ -487,9 +506,9 @@ static void jailer_with_engine_in(const char *name)
     snprintf(find, sizeof find, "! find /sys/fs/cgroup -name 'sandbox-engine-test-%d' | grep -q .", (int)getpid());
     assert_int_equal(run(find), 0);
     uint64_t deadline = mono_ns() + 10 * NS_PER_S;
-    while (count_loops() > loops && mono_ns() < deadline)
+    while (count_loops() > 0 && mono_ns() < deadline)
         usleep(1000);
-    assert_true(count_loops() <= loops);
+    assert_int_equal(count_loops(), 0);
 }
 
 static void run_case(void **state)
