@@ -14,12 +14,12 @@ import subprocess
 import threading
 import time
 
-from own_system import LONG, SLOW, Gone, Refused, System, below, eventually, kill, need, run_cases, work_folder
+from own_system import LONG, SLOW, Gone, Marker, Refused, System, below, eventually, kill, need, run_cases, work_folder
 
 WORK = work_folder("volume-crash")
 TRACER = os.environ["SANDBOX_TEST_KILL_AT_CALL"]
 RANDOM = random.Random(20240301)
-MARKER = f"sleep 77{os.getpid():07d}"
+MARKER = Marker()
 KEYS = ["one", "two", "three"]
 system = None
 
@@ -71,7 +71,7 @@ def assert_dead(known):
     """What runs in a sandbox with a volume ends when the volume is on the disk."""
     global slowest_death
     start = time.monotonic()
-    system.assert_dead(known, MARKER, 30)
+    system.assert_dead(known, MARKER, seconds=30)
     slowest_death = max(slowest_death, time.monotonic() - start)
 
 
