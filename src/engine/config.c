@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -195,6 +196,10 @@ static const struct option options[] = {
     NUMBER(disk_mib_default, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "1024", "writable disk of a sandbox that asks for no size"),
     NUMBER(disk_mib_max, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "16384", "most disk_mib of one sandbox"),
     NUMBER(pids_max, 8, JAIL_PIDS_MAX, "1024", "processes and threads of one sandbox"),
+    NUMBER(volume_mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX, "1024", "size of a session's /workspace"),
+    NUMBER(workspace_max_ttl_s, 1, 10 * 365 * 86400, "2592000",
+           "longest life of a session's volume, with all renewals (also SANDBOX_WORKSPACE_MAX_TTL)"),
+    NUMBER(max_volumes_per_uid, 0, 1000000, "1024", "session volumes of one uid"),
     OTHER(pool, read_pool, 0, 0, "", "TEMPLATE:MEMORY_MIB:VCPUS[:DISK_MIB]=COUNT, at most 16 of them, separated by commas",
           "sandboxes always kept warm"),
     NUMBER(pool_auto, 0, 64, "2", "sandboxes kept warm of each shape that was asked for lately; 0: none"),
@@ -292,6 +297,14 @@ int config_load(struct config *config, const char *path, struct err *err)
         return err_set(err, r, "%.120s: %.250s", path, inner.text);
     }
     return r;
+}
+
+int config_environment(struct config *config, struct err *err)
+{
+    const char *value = getenv("SANDBOX_WORKSPACE_MAX_TTL");
+    if (value == NULL)
+        return 0;
+    return assign(config, "SANDBOX_WORKSPACE_MAX_TTL", "workspace_max_ttl_s", value, err);
 }
 
 int config_set(struct config *config, const char *assignment, struct err *err)

@@ -127,9 +127,9 @@ static int check_env_total(const Sandbox__CreateRequest *r, struct err *err)
 
 // ---- create ----
 
-static int check_session_key(ProtobufCBinaryData key, struct err *err)
+int spec_check_session_key(ProtobufCBinaryData key, struct err *err)
 {
-    bool ok = key.len <= SESSION_KEY_MAX;
+    bool ok = key.len > 0 && key.len <= SESSION_KEY_MAX;
     for (size_t i = 0; ok && i < key.len; i++)
         ok = key.data[i] >= 0x20 && key.data[i] < 0x7F && key.data[i] != '"' && key.data[i] != '\\';
     if (!ok)
@@ -164,8 +164,8 @@ int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits 
         code = check_env("env_vars", r->n_env_vars, r->env_vars, err);
     if (code == 0)
         code = check_env_total(r, err);
-    if (code == 0)
-        code = check_session_key(r->session_key, err);
+    if (code == 0 && r->session_key.len > 0)  // empty: none
+        code = spec_check_session_key(r->session_key, err);
     if (code == 0)
         code = check_egress(r, err);
     return code;
