@@ -16,9 +16,8 @@
 struct state_db;
 struct sqlite3_stmt;
 
-// Opens it in `dir_fd` (which stays the caller's and outlives it), making it if it is not there; checks it.  Waits for a while if
-// another process has it open.
-// 0, or a negative errno with a sentence.
+// Opens it in `dir_fd` (which stays the caller's and outlives it), making it if it is not there; checks it.  Waits for a while
+// if another process has it open. 0, or a negative errno with a sentence.
 int state_db_open(int dir_fd, struct state_db **ret_db, struct err *err);
 // NULL is fine; returns NULL.
 struct state_db *state_db_close(struct state_db *db);
