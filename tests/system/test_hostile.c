@@ -169,6 +169,11 @@ static void floods_left_behind_cost_nobody_else(void **state)
     assert_true(now_ms() - begun < patient(500 + GRACE_MS));
 }
 
+static bool seen_on_host(void *ret_pid)
+{
+    return host_processes("sleep 744001", ret_pid) > 0;
+}
+
 // Its agent is killed from outside while a command runs: that is reported at once, and to nobody else.
 static void a_sandbox_that_dies_is_reported(void **state)
 {
@@ -180,7 +185,7 @@ static void a_sandbox_that_dies_is_reported(void **state)
     // The command itself finds its agent on the host: it is the child's parent there.
     assert_int_equal(exit_code(h, "setsid sh -c 'sleep 744001' >/dev/null 2>&1 < /dev/null &"), 0);
     pid_t child = 0;
-    assert_true(host_processes("sleep 744001", &child) >= 1);
+    assert_true(eventually(seen_on_host, &child, 10000));
     char path[64];
     pid_t agent = child;
     for (int i = 0; i < 8; i++) {
