@@ -18,8 +18,9 @@
 #include <string.h>
 
 enum {
-    WORKERS = 4,             // threads that look at templates
-    JAILER_START_MS = 60000  // for the greeting and the probe together
+    WORKERS = 4,              // threads that look at templates
+    JAILER_START_MS = 60000,  // for the greeting and the probe together
+    REPROBE_MS = 10000,
 };
 
 // ---- start ----
@@ -56,6 +57,7 @@ static int bind_sockets(struct engine *e)
 
 static void serve(struct engine *e)
 {
+    e->serving = true;
     timer_cancel(e->loop, &e->deadline);
     if (bind_sockets(e) < 0) {
         give_up(e, EXIT_FAILURE);
@@ -84,7 +86,18 @@ static void on_probe(void *arg, const struct driver_answer *answer)
         log_info("tier_available", log_str("tier", tier->name));
     else
         log_error("tier_unavailable", log_str("tier", tier->name), log_str("reason", tier->reason));
-    serve(e);
+    // A host that was merely too busy, or has been mended, has its tier back without a restart.
+    if (!tier->available)
+        timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
+    if (!e->serving)
+        serve(e);
+}
+
+static void on_reprobe(void *arg)
+{
+    struct engine *e = arg;
+    if (!e->stopping && container_driver.probe(e->container, on_probe, e) < 0)
+        timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
 }
 
 static void on_hello(void *arg, const struct driver_answer *answer)
@@ -137,6 +150,7 @@ int engine_new(struct loop *loop, const struct config *config, struct engine **r
     TAILQ_INIT(&e->waiting_creates);
     tiers_init(&e->tiers);
     timer_init(&e->deadline, on_start_deadline, e);
+    timer_init(&e->reprobe, on_reprobe, e);
     int r = start(e);
     if (r < 0) {
         engine_free(e);
@@ -160,6 +174,7 @@ struct engine *engine_free(struct engine *e)
         return NULL;
     e->stopping = true;
     timer_cancel(e->loop, &e->deadline);
+    timer_cancel(e->loop, &e->reprobe);
     e->listener = listener_free(e->listener);
     e->metrics_server = metrics_server_free(e->metrics_server);
     close_clients(e);

@@ -39,6 +39,8 @@ struct engine {
     uint64_t started_ns;
     bool stopping;
     struct timer deadline;  // of the start, then of the stop
+    struct timer reprobe;   // while no tier works
+    bool serving;
 
     struct client_list clients;
     unsigned client_count;   // all connections

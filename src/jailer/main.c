@@ -13,6 +13,7 @@
 #include "jailer/options.h"
 #include "jailer/privileges.h"
 #include "jailer/probe.h"
+#include "jailer/release.h"
 #include "jailer/server.h"
 
 #include <errno.h>
@@ -188,8 +189,8 @@ static int start(struct jailer *j, const struct options *o)
     r = privileges_drop_jailer();
     if (r < 0)
         return fail("dropping capabilities", r);
-    r = releases_new(j->loop, &j->host->releases);
-    return r < 0 ? fail("starting threads", r) : 0;
+    r = releases_new(&j->host->releases);
+    return r < 0 ? fail("starting the helper", r) : 0;
 }
 
 static void tear_down(struct jailer *j)
@@ -239,6 +240,8 @@ static void raise_descriptor_limit(void)
 
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], RELEASE_HELPER) == 0)
+        return release_helper();
     struct options o;
     int r = options_parse(argc, argv, &o);
     if (r != OPTIONS_RUN)

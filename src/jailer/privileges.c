@@ -65,6 +65,11 @@ int privileges_drop_inside(void)
     return keep_only(inside, sizeof inside / sizeof inside[0]);
 }
 
+int privileges_drop_all(void)
+{
+    return keep_only(NULL, 0);
+}
+
 int privileges_drop_jailer(void)
 {
     return keep_only(jailer, sizeof jailer / sizeof jailer[0]);

@@ -6,6 +6,9 @@
 // privileges.c (docs/isolation.md says what each is for).  0 or a negative errno.
 int privileges_drop_inside(void);
 
+// Nothing is left, not even what an exec as root would give back.
+int privileges_drop_all(void);
+
 // The jailer itself: drops every capability none of its operations needs, for good.
 int privileges_drop_jailer(void);
 

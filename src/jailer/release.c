@@ -1,51 +1,73 @@
 #include "jailer/release.h"
 
 #include "base/cleanup.h"
+#include "jailer/privileges.h"
+#include "sys/fdpass.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum {
-    THREADS = 2,
-    WAITING_MAX = 64,  // beyond, who lets go waits: disks must not be made faster than they are freed
-};
+enum { HELPER_LINE = 3 };
 
 struct releases {
-    struct workers *workers;
-    unsigned waiting;
+    int line;
+    pid_t helper;
 };
 
-struct farewell {
-    struct job job;
-    struct releases *releases;
-    int fd;
-};
-
-static void run(struct job *job)
+int release_helper(void)
 {
-    close_fd(&((struct farewell *)job)->fd);
+    prctl(PR_SET_NAME, "sandbox-release");
+    for (;;) {
+        char byte;
+        int fd = -1;
+        size_t count = 1;
+        ssize_t n = fdpass_recv(HELPER_LINE, &byte, 1, &fd, &count);
+        if (n <= 0 && n != -EINTR)
+            return n == 0 ? 0 : 1;
+        if (n > 0 && count == 1)
+            close(fd);
+    }
 }
 
-static void finish(struct job *job, bool ran)
+static void run_helper(int line) __attribute__((noreturn));
+static void run_helper(int line)
 {
-    (void)ran;
-    struct farewell *f = (struct farewell *)job;
-    close_fd(&f->fd);
-    f->releases->waiting--;
-    free(f);
+    sigset_t no_signals;
+    sigemptyset(&no_signals);
+    sigprocmask(SIG_SETMASK, &no_signals, NULL);
+    // The same number would leave close-on-exec set.
+    if (line == HELPER_LINE)
+        line = fcntl(line, F_DUPFD_CLOEXEC, HELPER_LINE + 1);
+    if (line >= 0 && dup2(line, HELPER_LINE) >= 0 && close_range(HELPER_LINE + 1, ~0U, 0) == 0 && privileges_drop_all() == 0 &&
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0)
+        execl("/proc/self/exe", "sandbox-release", RELEASE_HELPER, (char *)NULL);
+    _exit(1);
 }
 
-int releases_new(struct loop *loop, struct releases **ret_releases)
+int releases_new(struct releases **ret_releases)
 {
-    struct releases *r = calloc(1, sizeof *r);
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    cleanup_fd int ours = pair[0], theirs = pair[1];
+    cleanup_free struct releases *r = calloc(1, sizeof *r);
     if (r == NULL)
         return -ENOMEM;
-    int error = workers_new(loop, THREADS, &r->workers);
-    if (error < 0) {
-        free(r);
-        return error;
-    }
-    *ret_releases = r;
+    if (fcntl(ours, F_SETFL, O_NONBLOCK) < 0)
+        return -errno;
+    r->helper = fork();
+    if (r->helper < 0)
+        return -errno;
+    if (r->helper == 0)
+        run_helper(theirs);
+    r->line = take_fd(&ours);
+    *ret_releases = take_ptr(&r);
     return 0;
 }
 
@@ -53,7 +75,9 @@ struct releases *releases_free(struct releases *releases)
 {
     if (releases == NULL)
         return NULL;
-    releases->workers = workers_free(releases->workers);
+    close_fd(&releases->line);  // what was sent is still received
+    while (waitpid(releases->helper, NULL, 0) < 0 && errno == EINTR)
+        ;
     free(releases);
     return NULL;
 }
@@ -61,10 +85,7 @@ struct releases *releases_free(struct releases *releases)
 void release(struct releases *releases, int fd)
 {
     cleanup_fd int owned = fd;
-    struct farewell *f = fd >= 0 && releases != NULL && releases->waiting < WAITING_MAX ? malloc(sizeof *f) : NULL;
-    if (f == NULL)
-        return;
-    *f = (struct farewell){.job = {.run = run, .finish = finish}, .releases = releases, .fd = take_fd(&owned)};
-    releases->waiting++;
-    workers_submit(releases->workers, &f->job);
+    // Where it cannot be sent, or nobody receives any more, the close at the end of this function is the last one.
+    if (fd >= 0 && releases != NULL)
+        fdpass_send(releases->line, "r", 1, &fd, 1);
 }

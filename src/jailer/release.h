@@ -1,23 +1,31 @@
-// Letting go of a dead sandbox's disk, beside the loop.
+// Letting go of a dead sandbox's disk, in another process.
 //
 // The last reference to a disk's file system unmounts it, detaches its loop device and frees its file's blocks, which the
 // host's file system may tell the drive one by one (the mount option discard): milliseconds, or many of them.  Were that
 // reference the sandbox's own, its first process could not end before, and with it no destroy be answered.  So the jailer holds
-// one more, and drops it on another thread once the sandbox is gone.
+// one more, and passes it, once the sandbox is gone, to a helper that does nothing but close what it is given.
+//
+// A process and no thread: the jailer's children go on running its code after clone3 without libc's knowledge, which is safe
+// only while it has a single thread.  The helper is this program again, without any capability.  When the jailer dies it is
+// killed, and the kernel closes what it and the socket held.
 #ifndef JAILER_RELEASE_H
 #define JAILER_RELEASE_H
 
-#include "sys/workers.h"
+// The only argument of the helper.
+#define RELEASE_HELPER "--release-helper"
 
 struct releases;
 
-// Starts the threads, which have the privileges of the caller at this moment.  0 or a negative errno.
-int releases_new(struct loop *loop, struct releases **ret_releases);
+// Starts the helper.  0 or a negative errno.
+int releases_new(struct releases **ret_releases);
 // Waits until all is released.  NULL is fine; returns NULL.
 struct releases *releases_free(struct releases *releases);
 
-// Takes `fd` over and closes it soon; at once where there is no memory, too much is waiting already, or `releases` is NULL.
-// A negative `fd` is fine.
+// Takes `fd` over and lets go of it soon; at once where the helper has too much to do already, or `releases` is NULL.  A
+// negative `fd` is fine.
 void release(struct releases *releases, int fd);
+
+// The helper's main.
+int release_helper(void);
 
 #endif

@@ -44,8 +44,8 @@ struct cgroup_stats {
 // Finds the host's layout and makes sandbox-engine-`instance` in each hierarchy needed: below this process's own group where
 // that can be delegated, else at the top; `parent` (NULL: choose) names a group, relative to the mount, to use instead.
 // `allow_v2_tracking` false leaves a hybrid host's v2 hierarchy unused (for tests of the freezer).
-// The groups are this process's alone until it closes them or dies: -EWOULDBLOCK when another one has them (for a second: what a
-// killed process had may be held a moment longer).  -ENOENT or -EOPNOTSUPP when a needed controller is missing.  *ret_why
+// The groups are this process's alone until it closes them or dies: -EWOULDBLOCK when another one has them (for a second: what
+// a killed process had may be held a moment longer).  -ENOENT or -EOPNOTSUPP when a needed controller is missing.  *ret_why
 // (static text) says which.
 int cgroup_tree_open(const char *instance, const char *parent, bool allow_v2_tracking, struct cgroup_tree **ret_tree,
                      const char **ret_why);

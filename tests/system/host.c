@@ -102,7 +102,7 @@ static int is_engine(pid_t pid, void *arg)
 
 static int kill_agent(pid_t pid, void *arg)
 {
-    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent") && parent_of(pid) == setting()->jailer)
+    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent --control") && parent_of(pid) == setting()->jailer)
         return kill(pid, SIGKILL) == 0;
     return 0;
 }
@@ -195,23 +195,25 @@ void look_at_holdings(struct holdings *ret_holdings)
 
 bool same_holdings(const struct holdings *a, const struct holdings *b)
 {
-    bool same = a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
-                a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
-    return same;
+    return a->processes == b->processes && a->mounts == b->mounts && a->loops == b->loops && a->cgroups == b->cgroups &&
+           a->jailer_fds == b->jailer_fds && a->engine_fds == b->engine_fds;
 }
 
 void look_when_calm(struct holdings *ret_holdings)
 {
-    struct holdings last, now;
-    look_at_holdings(&last);
-    uint64_t end = now_ms() + patient(10000);
-    for (int same = 0; same < 3; same = same_holdings(&last, &now) ? same + 1 : 0, last = now) {
+    enum { CALM_MS = 500 };  // the pool is filled and disks are freed behind the calls
+    struct holdings now;
+    look_at_holdings(ret_holdings);
+    uint64_t end = now_ms() + patient(20000);
+    for (uint64_t since = now_ms(); now_ms() - since < CALM_MS; wait_ms(50)) {
         if (now_ms() > end)
             fail_msg("what the stack holds never comes to rest");
-        wait_ms(30);
         look_at_holdings(&now);
+        if (!same_holdings(ret_holdings, &now)) {
+            *ret_holdings = now;
+            since = now_ms();
+        }
     }
-    *ret_holdings = last;
 }
 
 static bool settled(void *arg)

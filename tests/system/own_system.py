@@ -19,6 +19,7 @@ BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
 SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
 TEMPLATE = "busybox"
+UID_BASE = 0x70000000  # sandboxes' uids begin there (src/jailer/uid_slots.h)
 
 
 def need(condition, text):
@@ -249,12 +250,38 @@ def still_alive(known):
     return alive
 
 
-def command_of(pid):
+# Command lines are never read here: they are a process's own memory, and the kernel makes the reader wait while a guest's
+# memory is contended, for as long as the guest likes.
+def name_of(pid):
+    """At most 15 bytes."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n")
     except OSError:
         return "?"
+
+
+def uid_of(pid):
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+    except (OSError, StopIteration):
+        return None
+
+
+class Marker:
+    """A name for processes in sandboxes that nobody else's have: the small template's busybox under a name of its own."""
+
+    def __init__(self):
+        self.name = f"busybox-{os.getpid() % 10000000}"
+
+    def put(self, client, sandbox):
+        code, _, _, said = client.execute(sandbox, f"cp /bin/busybox /workspace/{self.name}")
+        need(code == 0, f"the marked program cannot be made: {said}")
+        return f"/workspace/{self.name} sleep 600"
+
+    def processes(self):
+        return [pid for pid in all_processes() if name_of(pid) == self.name]
 
 
 def describe(pid):
@@ -266,12 +293,8 @@ def describe(pid):
         except OSError:
             return "?"
     status = dict(line.split(":\t", 1) for line in open(f"/proc/{pid}/status", encoding="utf-8") if ":\t" in line)
-    return f"{pid} '{command_of(pid)}' {status.get('State', '?').strip()}, parent {status.get('PPid', '?').strip()}, " \
+    return f"{pid} '{name_of(pid)}' {status.get('State', '?').strip()}, parent {status.get('PPid', '?').strip()}, " \
            f"tracer {status.get('TracerPid', '?').strip()}, {read('wchan')}, {read('stack')}"
-
-
-def processes_saying(needle):
-    return [pid for pid in all_processes() if pid != os.getpid() and needle in command_of(pid)]
 
 
 def kill(pid, number=signal.SIGKILL):
@@ -353,7 +376,11 @@ class System:
     def refused(self):
         """Launches it, expecting that it ends by itself with an error; what its log says."""
         self.launch()
-        code = self.process.wait(timeout=30 * SLOW)
+        try:
+            code = self.process.wait(timeout=30 * SLOW)
+        except subprocess.TimeoutExpired as error:
+            self.stop()
+            raise AssertionError(f"it was not refused: {self.log_tail()}") from error
         self.process = None
         need(code not in (0, None), f"it ended with {code}")
         return self.log_tail()
@@ -369,14 +396,13 @@ class System:
     @property
     def engine(self):
         for pid, stat in all_processes().items():
-            if stat[1] == self.jailer and command_of(pid).startswith("sandbox-engine"):
+            if stat[1] == self.jailer and uid_of(pid) == self.uid:
                 return pid
         return None
 
     def agents(self):
         """Host pids of the first processes of sandboxes."""
-        return [pid for pid, stat in all_processes().items()
-                if stat[1] == self.jailer and command_of(pid).startswith("sandbox-agent")]
+        return [pid for pid, stat in all_processes().items() if stat[1] == self.jailer and (uid_of(pid) or 0) >= UID_BASE]
 
     def client(self):
         return Client(self.socket)
@@ -421,14 +447,7 @@ class System:
 
     def engines_left(self):
         """Processes of its engine's uid, which is nobody else's."""
-        found = []
-        for path in glob.glob("/proc/[0-9]*"):
-            try:
-                if os.stat(path).st_uid == self.uid and (stat_of(path[6:]) or "Z")[0] != "Z":
-                    found.append(int(path[6:]))
-            except OSError:
-                pass
-        return found
+        return [pid for pid in all_processes() if uid_of(pid) == self.uid]
 
     def loops(self):
         found = []
@@ -457,9 +476,9 @@ class System:
         return ranges
 
     def assert_dead(self, known, marker, what="", seconds=5):
-        """After a kill: nothing runs any more.  `known`: below(jailer) before it; `marker`: in command lines of its guests."""
+        """After a kill: nothing runs any more.  `known`: below(jailer) before it; `marker`: of its guests."""
         def left():
-            return {*still_alive(known), *self.members(), *self.engines_left(), *processes_saying(marker)}
+            return {*still_alive(known), *self.members(), *self.engines_left(), *marker.processes()}
         eventually(lambda: not left(), seconds, lambda: f"{what}: still running: " + ", ".join(describe(pid) for pid in left()))
         self.process.wait(timeout=10 * SLOW)
         eventually(lambda: not self.loops(), seconds, lambda: f"loop devices are left: {self.loops()}")

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import time
 
-from own_system import (DESTROY, LONG, PAUSE, SLOW, Gone, Refused, System, below, digest_of_tree, ended, eventually, kill, need,
+from own_system import (DESTROY, LONG, PAUSE, SLOW, Gone, Marker, Refused, System, below, digest_of_tree, ended, eventually, kill, need,
                         run_cases, still_alive, work_folder)
 
 WORK = work_folder("crash")
-MARKER = f"sleep 88{os.getpid():07d}"
+MARKER = Marker()
 TRACER = os.environ["SANDBOX_TEST_KILL_AT_CALL"]
 RANDOM = random.Random(20240229)
 victim = bystander = None
@@ -58,11 +58,12 @@ class Population:
     def __init__(self):
         self.client = victim.client()
         self.running = self.client.create()
-        self.client.execute(self.running, f"(setsid {MARKER} >/dev/null 2>&1 &); exit 0")
+        marked = MARKER.put(self.client, self.running)
+        self.client.execute(self.running, f"(setsid {marked} >/dev/null 2>&1 &); exit 0")
         self.paused = self.client.create()
-        self.client.execute(self.paused, f"{MARKER} >/dev/null 2>&1 &")
+        self.client.execute(self.paused, f"{MARKER.put(self.client, self.paused)} >/dev/null 2>&1 &")
         self.client.pause(self.paused)
-        self.command = self.client.ask_exec(self.running, MARKER)
+        self.command = self.client.ask_exec(self.running, marked)
 
     def closing_and_creating(self):
         """Two more connections: one with a sandbox that is being destroyed and one that is being paused, one with creates."""
@@ -204,7 +205,7 @@ def agents_are_killed():
         for number in range(rounds):
             sandbox = client.create()
             agent, = set(victim.agents()) - kept
-            command = client.ask_exec(sandbox, MARKER)
+            command = client.ask_exec(sandbox, MARKER.put(client, sandbox))
             if number % 3 == 1:
                 client.pause(sandbox)
             elif number % 3 == 2:
@@ -228,6 +229,46 @@ def agents_are_killed():
     return f"{rounds} kills"
 
 
+# ---- with a warm pool -----------------------------------------------------------------------------------------------------------
+
+WARM = 4
+
+
+def with_a_warm_pool(work):
+    """Runs `work` with a victim that keeps WARM sandboxes of the small shape."""
+    global victim
+    kept = victim
+    victim = System(os.path.join(WORK, "pooled"), engine_args=("--set", f"pool_auto={WARM}")).start()
+    victim.templates_digest = digest_of_tree(victim.templates)
+    try:
+        return work()
+    finally:
+        if victim.process is not None:
+            victim.stop()
+        victim = kept
+
+
+def all_is_killed_with_a_warm_pool():
+    return with_a_warm_pool(lambda: "; ".join(end_at_random(who, 15 if LONG else 4) for who in ("jailer", "engine", "both")))
+
+
+def warm_sandboxes_are_killed():
+    """A client never gets a dead one, and the pool becomes full again."""
+    def work():
+        rounds = 40 if LONG else 10
+        victim.assert_works()
+        for number in range(rounds):
+            eventually(lambda: len(victim.agents()) == WARM, 20, lambda: f"{len(victim.agents())} are warm instead of {WARM}")
+            for agent in RANDOM.sample(victim.agents(), 1 + number % WARM):
+                kill(agent)
+            with victim.client() as client:
+                code, _, out, _ = client.execute(client.create(), "echo alive")
+                need(code == 0 and out == b"alive\n", "the sandbox does not work")
+        eventually(lambda: len(victim.agents()) == WARM, 20, "the pool does not become full again")
+        return f"{rounds} times"
+    return with_a_warm_pool(work)
+
+
 # ---- at each step of a create -------------------------------------------------------------------------------------------------
 
 class Tracer:
@@ -239,21 +280,33 @@ class Tracer:
 
     def end(self):
         """What it says in the end: "killed N" or "total N"."""
-        self.process.terminate()
+        end = time.monotonic() + 30 * SLOW
+        while self.process.poll() is None:
+            need(time.monotonic() < end, "the tracer does not end")
+            self.process.terminate()  # again and again: it may have been just about to wait
+            time.sleep(0.005)
         said = self.process.stdout.read()
-        self.process.wait(timeout=30 * SLOW)
         self.process.stdout.close()
         return said.split()
 
 
-def steps_of_a_create(traced, which):
-    """How many stops a create has: counted once, on a system that was used before."""
+def create(client, _):
+    client.created(client.ask_create())
+
+
+def destroy(client, sandbox):
+    client.destroy(sandbox)
+
+
+def steps_of(action, traced, which):
+    """How many stops a create or a destroy has: counted once, on a system that was used before."""
     victim.assert_works()
-    tracer = Tracer(traced, 0, which, 0)
     with victim.client() as client:
         sandbox = client.create()
+        client.execute(sandbox, f"{MARKER.put(client, sandbox)} >/dev/null 2>&1 &")
+        tracer = Tracer(traced, 0, which, 0)
+        action(client, sandbox)
         said = tracer.end()
-        client.destroy(sandbox)
     need(said[0] == "total" and int(said[1]) > 5, f"the tracer says {said}")
     return int(said[1])
 
@@ -265,8 +318,8 @@ def chosen(total, count):
     return sorted({1 + int((i + RANDOM.random()) * total / count) for i in range(count)})
 
 
-def end_at_steps(traced_name, which, victims_name, count):
-    total = steps_of_a_create(getattr(victim, traced_name), which)
+def end_at_steps(traced_name, which, victims_name, count, action=create):
+    total = steps_of(action, getattr(victim, traced_name), which)
     killed = late = 0
     calls = set()
     for step in chosen(total, count):
@@ -274,13 +327,12 @@ def end_at_steps(traced_name, which, victims_name, count):
         known = below(victim.jailer)
         victims = [getattr(victim, name) for name in victims_name]
         tracer = Tracer(getattr(victim, traced_name), step, which, *victims)
-        request = population.client.ask_create()
         try:
-            population.client.created(request)
+            action(population.client, population.running)
         except (Gone, Refused):
             pass
         said = tracer.end()
-        if said[0] != "killed":  # this create had fewer steps than the first
+        if said[0] != "killed":  # this one had fewer steps than the first
             late += 1
             known.update(below(victim.jailer))
             for pid in victims:
@@ -290,7 +342,7 @@ def end_at_steps(traced_name, which, victims_name, count):
             calls.add(said[1])
         finish([population.client])
         assert_recovers(known, f"step {step} of {total}")
-    need(killed >= late, f"only {killed} of {killed + late} kills came in the middle of a create")
+    need(killed >= late, f"only {killed} of {killed + late} kills came in the middle")
     return f"{total} steps; killed at {killed} of them, {len(calls)} different system calls"
 
 
@@ -316,7 +368,7 @@ def both_are_killed_at_steps_of_the_childs_way_in():
 
 def the_new_sandbox_is_killed_at_steps_of_its_way_in():
     """Only that create fails, with a sentence; nothing of it is left and the next one works."""
-    total = steps_of_a_create(victim.jailer, "child")
+    total = steps_of(create, victim.jailer, "child")
     failed = 0
     with victim.client() as client:
         other = client.create()
@@ -341,6 +393,39 @@ def the_new_sandbox_is_killed_at_steps_of_its_way_in():
     return f"{total} steps; {failed} creates failed"
 
 
+# ---- at each step of an end, and of a start -------------------------------------------------------------------------------------
+
+def the_jailer_is_killed_at_steps_of_a_destroy():
+    return end_at_steps("jailer", "self", ["jailer"], 60 if LONG else 10, destroy)
+
+
+def the_engine_is_killed_at_steps_of_a_destroy():
+    return end_at_steps("engine", "self", ["engine"], 40 if LONG else 6, destroy)
+
+
+def the_start_that_cleans_up_is_killed_again_and_again():
+    """What it leaves, whatever it got done, the next one finishes."""
+    rounds = 20 if LONG else 4
+    for number in range(rounds):
+        population = Population()
+        known = below(victim.jailer)
+        kill(victim.jailer)
+        finish([population.client])
+        victim.assert_dead(known, MARKER, f"round {number}")
+        for _ in range(6):
+            victim.launch()
+            time.sleep(RANDOM.random() * 0.06)  # a race on purpose
+            known = below(victim.jailer)
+            kill(victim.jailer)
+            victim.assert_dead(known, MARKER, f"round {number}, a start")
+        known = {}
+        victim.launch()
+        kill(victim.jailer)
+        assert_recovers(known, f"round {number}")
+    assert_bystander_goes_on()
+    return f"{rounds} times 7 kills"
+
+
 def it_ends_as_it_began():
     """After all of that an orderly end leaves nothing, of either."""
     bystander_client.destroy(bystander_sandbox)
@@ -354,10 +439,27 @@ def it_ends_as_it_began():
              f"files are left: {os.listdir(system.state)} {os.listdir(system.run)}")
 
 
-CASES = [a_jailer_that_seldom_gets_the_processor_starts_all_the_same, the_stage_is_set, the_engine_is_killed, the_jailer_is_killed, engine_and_jailer_are_killed, every_process_of_it_is_killed,
-         an_engine_told_to_stop_as_its_jailer_dies_ends_at_once,
-         agents_are_killed, the_jailer_is_killed_at_steps_of_a_create, the_jailer_is_killed_at_steps_of_the_childs_way_in,
-         the_engine_is_killed_at_steps_of_a_create, the_engine_is_killed_at_steps_of_the_jailer,
-         both_are_killed_at_steps_of_the_childs_way_in, the_new_sandbox_is_killed_at_steps_of_its_way_in, it_ends_as_it_began]
+CASES = [
+    a_jailer_that_seldom_gets_the_processor_starts_all_the_same,
+    the_stage_is_set,
+    the_engine_is_killed,
+    the_jailer_is_killed,
+    engine_and_jailer_are_killed,
+    every_process_of_it_is_killed,
+    an_engine_told_to_stop_as_its_jailer_dies_ends_at_once,
+    agents_are_killed,
+    all_is_killed_with_a_warm_pool,
+    warm_sandboxes_are_killed,
+    the_jailer_is_killed_at_steps_of_a_create,
+    the_jailer_is_killed_at_steps_of_the_childs_way_in,
+    the_engine_is_killed_at_steps_of_a_create,
+    the_engine_is_killed_at_steps_of_the_jailer,
+    both_are_killed_at_steps_of_the_childs_way_in,
+    the_new_sandbox_is_killed_at_steps_of_its_way_in,
+    the_jailer_is_killed_at_steps_of_a_destroy,
+    the_engine_is_killed_at_steps_of_a_destroy,
+    the_start_that_cleans_up_is_killed_again_and_again,
+    it_ends_as_it_began,
+]
 
 run_cases(CASES, WORK, lambda: [s for s in (victim, bystander) if s is not None])

@@ -197,7 +197,7 @@ static void the_pool_leaks_nothing(void **state)
     sandbox_destroy(create(&spec));
     await_full(69);
     struct settled s;
-    look_at_holdings(&s.want);
+    look_when_calm(&s.want);
     for (int i = 0; i < 20; i++) {
         sandbox_handle_t *h = create(&spec);
         if (i % 2 == 0)

@@ -199,6 +199,22 @@ static int a_sandbox_lives_and_ends(void)
     return CASE_PASSED;
 }
 
+// Enough of them that the jailer holds more descriptors than one sandbox may have.
+static int hundreds_live(void)
+{
+    enum { COUNT = 300 };
+    struct jail_reply m = mount_good(), s = {0};
+    int control = -1;
+    for (int i = 0; i < COUNT; i++) {
+        s = start_one(m.slot, &control);
+        if (s.error != 0)
+            fprintf(stderr, "# start %d: %.*s\n", i, JAIL_DETAIL_MAX, s.detail);
+        EXPECT(s.error == 0);
+    }
+    EXPECT(configured(control));
+    return CASE_PASSED;
+}
+
 static int a_frozen_sandbox_can_be_ended(void)
 {
     struct jail_reply m = mount_good();
@@ -329,6 +345,7 @@ static const struct {
     CASE(images_that_root_did_not_write_are_refused),
     CASE(what_is_not_there_is_said_so),
     CASE(a_sandbox_lives_and_ends),
+    CASE(hundreds_live),
     CASE(a_frozen_sandbox_can_be_ended),
     CASE(the_end_of_the_control_line_ends_the_sandbox),
     CASE(a_mount_point_that_is_no_folder_fails_the_start),
