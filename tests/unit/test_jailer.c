@@ -124,6 +124,8 @@ static bool wait_exited(struct jail_reply *event)
 static bool configured(int control)
 {
     Sandbox__Agent__Configure configure = SANDBOX__AGENT__CONFIGURE__INIT;
+    configure.machine_id = (ProtobufCBinaryData){32, (uint8_t *)"0123456789abcdef0123456789abcdef"};
+    configure.hostname = (ProtobufCBinaryData){5, (uint8_t *)"sbx-t"};
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE;
     command.configure = &configure;
@@ -251,6 +253,53 @@ static int the_end_of_the_control_line_ends_the_sandbox(void)
     close(control);
     struct jail_reply event;
     EXPECT(wait_exited(&event) && event.slot == s.slot);
+    return CASE_PASSED;
+}
+
+// Images that no builder of ours would make: what stands where something is mounted is a link, a file, a FIFO.
+static const char *const bad_images[] = {"proc-link",      "sys-link",  "dev-link", "tmp-link",
+                                         "workspace-link", "proc-file", "dev-fifo", "proc-out"};
+
+static int a_mount_point_that_is_no_folder_fails_the_start(void)
+{
+    for (size_t i = 0; i < sizeof bad_images / sizeof bad_images[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.ext4", bad_images[i]);
+        cleanup_fd int image = openat(ENGINE_FD_TEMPLATES_DIR, name, O_RDONLY | O_CLOEXEC);
+        struct jail_reply m = call((struct jail_request){.op = JAIL_OP_MOUNT}, image);
+        EXPECT(m.error == 0);
+        int control;
+        struct jail_reply s = start_one(m.slot, &control);
+        close(control);
+        if (s.error != -ELOOP && s.error != -ENOTDIR)
+            fprintf(stderr, "# %s: error %d: %.*s\n", bad_images[i], s.error, JAIL_DETAIL_MAX, s.detail);
+        EXPECT(s.error == -ELOOP || s.error == -ENOTDIR);
+        EXPECT(strstr(s.detail, "mount points") != NULL);
+        EXPECT(simple(JAIL_OP_UNMOUNT, m.slot).error == 0);
+    }
+    return CASE_PASSED;
+}
+
+// In /etc a template may have what it likes; its sandbox starts all the same, and nothing is written through a link.
+static int an_odd_etc_is_its_own_loss(void)
+{
+    static const char *const images[] = {"etc-odd", "etc-link", "etc-file", "etc-none"};
+    for (size_t i = 0; i < sizeof images / sizeof images[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.ext4", images[i]);
+        cleanup_fd int image = openat(ENGINE_FD_TEMPLATES_DIR, name, O_RDONLY | O_CLOEXEC);
+        struct jail_reply m = call((struct jail_request){.op = JAIL_OP_MOUNT}, image);
+        EXPECT(m.error == 0);
+        int control;
+        struct jail_reply s = start_one(m.slot, &control);
+        if (s.error != 0)
+            fprintf(stderr, "# %s: error %d: %.*s\n", images[i], s.error, JAIL_DETAIL_MAX, s.detail);
+        EXPECT(s.error == 0);
+        EXPECT(configured(control));
+        close(control);
+        struct jail_reply event;
+        EXPECT(wait_exited(&event));
+    }
     return CASE_PASSED;
 }
 
@@ -407,6 +456,8 @@ static const struct {
     CASE(hundreds_live),
     CASE(a_frozen_sandbox_can_be_ended),
     CASE(the_end_of_the_control_line_ends_the_sandbox),
+    CASE(a_mount_point_that_is_no_folder_fails_the_start),
+    CASE(an_odd_etc_is_its_own_loss),
     CASE(many_at_once),
     CASE(volumes_are_made_listed_and_deleted),
     CASE(a_volume_has_one_sandbox_at_a_time),
@@ -455,6 +506,28 @@ static int make_templates(void **state)
              "/sbin/mkfs.ext4 -q -F -d root templates/link.ext4; chmod 644 templates/link.ext4",
              work, work);
     assert_int_equal(run(command), 0);
+    // NAME, and what is done to a plain root to make it so.
+    static const char *const hostile[][2] = {
+        {"proc-link", "rmdir proc; ln -s etc proc"},
+        {"sys-link", "rmdir sys; ln -s /etc sys"},
+        {"dev-link", "rmdir dev; ln -s etc dev"},
+        {"tmp-link", "rmdir tmp; ln -s etc tmp"},
+        {"workspace-link", "rmdir workspace; ln -s / workspace"},
+        {"proc-file", "rmdir proc; touch proc"},
+        {"dev-fifo", "rmdir dev; mkfifo dev"},
+        {"proc-out", "rmdir proc; ln -s ../../../../proc proc"},
+        {"etc-odd", "cd etc; mkfifo machine-id; ln -s /proc/self/mem hosts; mkdir hostname; touch hostname/x"},
+        {"etc-link", "rmdir etc; ln -s tmp etc"},
+        {"etc-file", "rmdir etc; touch etc"},
+        {"etc-none", "rmdir etc"},
+    };
+    for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
+        snprintf(command, sizeof command,
+                 "set -e; cd %s; rm -rf odd; cp -a root odd; (cd odd; %s); truncate -s 8M templates/%s.ext4; "
+                 "/sbin/mkfs.ext4 -q -F -d odd templates/%s.ext4; chmod 644 templates/%s.ext4",
+                 work, hostile[i][1], hostile[i][0], hostile[i][0], hostile[i][0]);
+        assert_int_equal(run(command), 0);
+    }
     return 0;
 }
 
