@@ -162,6 +162,10 @@ static int read_pool(const struct option *option, const char *text, void *slot)
     return 0;
 }
 
+// The number a macro stands for, as text.
+#define TEXT_OF(number) TEXT_OF_(number)
+#define TEXT_OF_(number) #number
+
 #define NUMBER(field, low, high, value, text)                                                                                  \
     {                                                                                                                          \
         .name = #field, .read = read_number, .offset = offsetof(struct config, field), .least = (low), .most = (high),         \
@@ -186,11 +190,12 @@ static const struct option options[] = {
     OTHER(isolation_floor, read_isolation, 0, 0, "none", "none, process, container, kernel or vm",
           "weakest wall any sandbox may have, whatever a create asks for"),
     NUMBER(max_connections, 1, 4096, "256", "client connections at once"),
-    NUMBER(max_owned_per_connection, 1, 4096, "128", "sandboxes of one connection"),
+    NUMBER(max_owned_per_connection, 1, 4096, TEXT_OF(SANDBOX_MAX_OWNED), "sandboxes of one connection"),
     NUMBER(max_owned_per_uid, 1, 4096, "256", "sandboxes of one uid"),
     NUMBER(max_sandboxes, 1, JAIL_SANDBOXES_MAX, "1024", "sandboxes in all"),
     NUMBER(max_creates, 1, 64, "8", "sandboxes being started at once; further creates wait"),
-    NUMBER(max_guest_ops_per_connection, 1, 256, "16", "guest operations in flight on one connection"),
+    NUMBER(max_guest_ops_per_connection, 1, 256, TEXT_OF(SANDBOX_MAX_GUEST_OPS),
+           "guest operations in flight on one connection"),
     NUMBER(memory_mib_max, 0, JAIL_MEMORY_MIB_MAX, "0", "most memory_mib of one sandbox; 0: this machine's memory"),
     NUMBER(vcpus_max, 0, JAIL_VCPUS_MAX, "0", "most vcpu_count of one sandbox; 0: this machine's processors"),
     NUMBER(disk_mib_default, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "1024", "writable disk of a sandbox that asks for no size"),
