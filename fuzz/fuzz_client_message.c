@@ -46,7 +46,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_create(m->create);
     if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST) {
         struct err err = {.code = 0};
-        check(spec_check_guest(m->guest, &err), &err);
+        int code = spec_check_guest(m->guest, &err);
+        check(code, &err);
+        if (code == 0 && m->guest->op_case == SANDBOX__GUEST_REQUEST__OP_EXEC &&
+            m->guest->exec->stdin.len + m->guest->exec->stdin_rest > EXEC_STDIN_MAX)
+            abort();
     }
     pb_free(m);
     return 0;

@@ -97,7 +97,7 @@ typedef struct {
     const char **env_vars;     /* NULL-terminated "KEY=VALUE" array, or NULL; every exec inherits them */
     uint32_t pool_wait_ms;     /* longest wait for a sandbox in milliseconds; 0: fail at once if none can be had */
     const char *session_key;   /* persistent /workspace volume: 1-127 printable bytes without '"' and '\'; NULL: ephemeral */
-    uint32_t ttl_seconds;      /* volume lifetime; 0: platform default (7 days) */
+    uint32_t ttl_seconds;      /* lifetime of a volume made now; 0: platform default (7 days) */
     const char **egress_allow; /* NULL-terminated "host", "host:port" or "*.suffix[:port]"; NULL: engine's default */
     int egress_deny_all;       /* 1: may reach nothing */
     uint32_t min_isolation;    /* sandbox_isolation_t: refuse (INVALID_SPEC) rather than run behind a weaker wall */
@@ -243,8 +243,8 @@ const char *sandbox_isolation_name(sandbox_isolation_t isolation);
 /* ---- Guest operations (at most SANDBOX_MAX_GUEST_OPS in flight on one connection) --------------------------------- */
 
 /* Runs one command and waits for its end.  SANDBOX_OK whenever it ran (see sandbox_exec_result_t).
- * Errors: INVALID_SPEC (neither or both of command and argv, a bad variable), TOO_LARGE (stdin; or arguments, environment
- * and stdin together over one 64 KiB frame), GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE, INTERNAL. */
+ * Errors: INVALID_SPEC (neither or both of command and argv, a bad variable), TOO_LARGE (stdin; or arguments and
+ * environment together over one 64 KiB frame), GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE, INTERNAL. */
 sandbox_error_t sandbox_exec(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec, sandbox_exec_result_t *out_result);
 /* Frees what is inside and zeroes it.  NULL and a zeroed struct are fine. */
 void sandbox_exec_result_free(sandbox_exec_result_t *result);
@@ -275,6 +275,21 @@ sandbox_error_t sandbox_mkdir(sandbox_handle_t *handle, const char *path, uint32
 
 /* A file, an empty directory, or with `recursive` a whole tree; never /workspace itself (PATH_DENIED). */
 sandbox_error_t sandbox_remove(sandbox_handle_t *handle, const char *path, bool recursive);
+
+/* ---- Session volumes --------------------------------------------------------------------------------------------- */
+
+/* A create with a session_key has /workspace on the volume of that key, which is made if there is none and outlives every
+ * sandbox.  Keys belong to the uid that uses them: two uids never share a volume.  One sandbox at a time has it; a second
+ * create waits for up to pool_wait_ms, then fails with POOL_EXHAUSTED.  ttl_seconds counts when a volume is made, and never
+ * changes one that is there; it is cut to the platform's maximum.  What the template has in /workspace is not to be seen.
+ *
+ * Adds to the volume's time, whether a sandbox has it or not, up to the platform's maximum lifetime after it was made; 0 only
+ * asks.  *out_expires_at (may be NULL) is when it ends, in seconds since 1970.
+ * Errors: SESSION_EXPIRED, SESSION_LIMIT (it has all it can have), SESSION_UNKNOWN, INVALID_SPEC (no such key can be). */
+sandbox_error_t sandbox_session_renew(const char *session_key, uint32_t extra_seconds, uint64_t *out_expires_at);
+/* The same on a connection; NULL: the default one. */
+sandbox_error_t sandbox_conn_session_renew(sandbox_conn_t *conn, const char *session_key, uint32_t extra_seconds,
+                                           uint64_t *out_expires_at);
 
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
 

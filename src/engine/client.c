@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "engine/create.h"
+#include "engine/exec_input.h"
 #include "engine/requests.h"
 #include "engine/sandbox.h"
 #include "libsandbox.h"
@@ -118,20 +119,29 @@ int request_fail(struct request *r, int code, const char *format, ...)
 
 // ---- requests ----
 
-// Starts work on one request; `message` NULL is a frame that could not be parsed.
-static void run(struct client *c, uint64_t arrival, const Sandbox__ClientMessage *message)
+// NULL: no memory, and the client is dropped.
+static struct request *new_request(struct client *c, uint64_t arrival, uint64_t id)
 {
     struct request *r = malloc(sizeof *r);
     if (r == NULL) {
         drop(c);
-        return;
+        return NULL;
     }
-    *r = (struct request){.client = c, .id = message != NULL ? message->request_id : 0, .arrival = arrival};
-    r->is_create = message != NULL && message->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE;
+    *r = (struct request){.client = c, .id = id, .arrival = arrival};
     TAILQ_INSERT_TAIL(&c->in_flight, r, link);
     c->pending++;
-    if (r->id == 0)
+    if (id == 0)
         c->legacy = r;
+    return r;
+}
+
+// Starts work on one request; `message` NULL is a frame that could not be parsed.
+static void run(struct client *c, uint64_t arrival, const Sandbox__ClientMessage *message)
+{
+    struct request *r = new_request(c, arrival, message != NULL ? message->request_id : 0);
+    if (r == NULL)
+        return;
+    r->is_create = message != NULL && message->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE;
     if (message != NULL)
         requests_dispatch(r, message);
     else
@@ -207,6 +217,40 @@ static void enqueue(struct client *c, uint64_t arrival, const uint8_t *bytes, si
     c->queued_bytes += n;
 }
 
+// ---- an exec and the rest of its standard input ----
+
+static void run_whole(void *arg, const Sandbox__ClientMessage *message, uint64_t arrival)
+{
+    run(arg, arrival, message);
+}
+
+// True when the message belongs to an exec whose input is coming, or begins one, and needs nothing more done.
+static bool take_input(struct client *c, const Sandbox__ClientMessage *message, uint64_t arrival, const uint8_t *body,
+                       size_t len)
+{
+    struct err err;
+    int r = 0;
+    if (c->input != NULL) {
+        bool ours = exec_input_is_for(c->input, message);
+        r = ours ? exec_input_add(c->input, message->guest_input, run_whole, c, &err)
+                 : err_set(&err, SANDBOX_ERR_INVALID_SPEC, "another message came where the rest of its stdin was due");
+        if (r == EXEC_INPUT_MORE)
+            return true;
+        struct request *failed = r < 0 ? new_request(c, exec_input_arrival(c->input), exec_input_id(c->input)) : NULL;
+        c->input = exec_input_free(c->input);
+        if (failed != NULL)
+            request_fail_err(failed, &err);
+        if (ours)
+            return true;
+    }
+    if (c->dropped || !exec_input_needed(message))
+        return false;
+    c->input = exec_input_new(message, arrival, body, len);
+    if (c->input == NULL)
+        drop(c);
+    return true;
+}
+
 static void on_frame(void *arg, const uint8_t *body, size_t len)
 {
     struct client *c = arg;
@@ -217,6 +261,11 @@ static void on_frame(void *arg, const uint8_t *body, size_t len)
     bool malformed = message == NULL;
     if (malformed)
         c->engine->metrics.malformed_frames++;
+    if (take_input(c, message, arrival, body, len)) {
+        pb_free(message);
+        update_hold(c);
+        return;
+    }
     bool legacy = malformed || message->request_id == 0;
     if (!legacy || (TAILQ_EMPTY(&c->queued) && may_run(c, arrival, malformed)))
         run(c, arrival, message);
@@ -241,6 +290,7 @@ static void release(struct client *c)
         unqueue(c, q);
         free(q);
     }
+    c->input = exec_input_free(c->input);
     c->pending = 0;
     c->legacy = NULL;
     while (!TAILQ_EMPTY(&c->creates))

@@ -5,6 +5,9 @@
 // finished; so its kind is answered in order and never overtakes a create.  A frame that cannot be parsed is answered with
 // id 0 in its turn among those.
 //
+// An exec whose standard input does not fit its frame (exec_input.h) waits here until the rest has come, before it is a
+// request: one at most, because nothing may come in between.
+//
 // Ceilings: PENDING_MAX requests and QUEUED_BYTES_MAX of waiting frames; beyond, nothing more is read (back-pressure).
 // SEND_QUEUE_MAX bytes of answers; a client that reads slower than that is dropped.
 // The end: everything it owns is reclaimed, its operations are cancelled, answers still due go nowhere.
@@ -44,6 +47,7 @@ struct client {
     size_t queued_bytes;
     uint64_t arrivals;
     bool pumping;
+    struct exec_input *input;  // an exec whose standard input is still coming
 
     struct create_list creates;  // not answered yet
     struct sandbox_list owned;

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -161,6 +162,10 @@ static int read_pool(const struct option *option, const char *text, void *slot)
     return 0;
 }
 
+// The number a macro stands for, as text.
+#define TEXT_OF(number) TEXT_OF_(number)
+#define TEXT_OF_(number) #number
+
 #define NUMBER(field, low, high, value, text)                                                                                  \
     {                                                                                                                          \
         .name = #field, .read = read_number, .offset = offsetof(struct config, field), .least = (low), .most = (high),         \
@@ -185,16 +190,21 @@ static const struct option options[] = {
     OTHER(isolation_floor, read_isolation, 0, 0, "none", "none, process, container, kernel or vm",
           "weakest wall any sandbox may have, whatever a create asks for"),
     NUMBER(max_connections, 1, 4096, "256", "client connections at once"),
-    NUMBER(max_owned_per_connection, 1, 4096, "128", "sandboxes of one connection"),
+    NUMBER(max_owned_per_connection, 1, 4096, TEXT_OF(SANDBOX_MAX_OWNED), "sandboxes of one connection"),
     NUMBER(max_owned_per_uid, 1, 4096, "256", "sandboxes of one uid"),
     NUMBER(max_sandboxes, 1, JAIL_SANDBOXES_MAX, "1024", "sandboxes in all"),
     NUMBER(max_creates, 1, 64, "8", "sandboxes being started at once; further creates wait"),
-    NUMBER(max_guest_ops_per_connection, 1, 256, "16", "guest operations in flight on one connection"),
+    NUMBER(max_guest_ops_per_connection, 1, 256, TEXT_OF(SANDBOX_MAX_GUEST_OPS),
+           "guest operations in flight on one connection"),
     NUMBER(memory_mib_max, 0, JAIL_MEMORY_MIB_MAX, "0", "most memory_mib of one sandbox; 0: this machine's memory"),
     NUMBER(vcpus_max, 0, JAIL_VCPUS_MAX, "0", "most vcpu_count of one sandbox; 0: this machine's processors"),
     NUMBER(disk_mib_default, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "1024", "writable disk of a sandbox that asks for no size"),
     NUMBER(disk_mib_max, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX, "16384", "most disk_mib of one sandbox"),
     NUMBER(pids_max, 8, JAIL_PIDS_MAX, "1024", "processes and threads of one sandbox"),
+    NUMBER(volume_mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX, "1024", "size of a session's /workspace"),
+    NUMBER(workspace_max_ttl_s, 1, 10 * 365 * 86400, "2592000",
+           "longest life of a session's volume, with all renewals (also SANDBOX_WORKSPACE_MAX_TTL)"),
+    NUMBER(max_volumes_per_uid, 0, 1000000, "1024", "session volumes of one uid"),
     OTHER(pool, read_pool, 0, 0, "", "TEMPLATE:MEMORY_MIB:VCPUS[:DISK_MIB]=COUNT, at most 16 of them, separated by commas",
           "sandboxes always kept warm"),
     NUMBER(pool_auto, 0, 64, "2", "sandboxes kept warm of each shape that was asked for lately; 0: none"),
@@ -292,6 +302,14 @@ int config_load(struct config *config, const char *path, struct err *err)
         return err_set(err, r, "%.120s: %.250s", path, inner.text);
     }
     return r;
+}
+
+int config_environment(struct config *config, struct err *err)
+{
+    const char *value = getenv("SANDBOX_WORKSPACE_MAX_TTL");
+    if (value == NULL)
+        return 0;
+    return assign(config, "SANDBOX_WORKSPACE_MAX_TTL", "workspace_max_ttl_s", value, err);
 }
 
 int config_set(struct config *config, const char *assignment, struct err *err)

@@ -58,6 +58,10 @@ struct config {
     uint64_t disk_mib_max;
     uint64_t pids_max;
 
+    uint64_t volume_mib;
+    uint64_t workspace_max_ttl_s;
+    uint64_t max_volumes_per_uid;
+
     struct pool_settings pool;
     uint64_t pool_auto;
     uint64_t pool_idle_s;
@@ -75,6 +79,9 @@ void config_init(struct config *config);
 // Reads an INI file with the section [engine].  0 or a negative errno, with a sentence that says file, line, key, value and
 // what is allowed; *config may then be partly changed.
 int config_load(struct config *config, const char *path, struct err *err);
+// Settings that spec 000 puts in the environment: SANDBOX_WORKSPACE_MAX_TTL is workspace_max_ttl_s.  After the file, which it
+// overrides; the same errors.
+int config_environment(struct config *config, struct err *err);
 // One "KEY=VALUE" of the command line; the same errors.
 int config_set(struct config *config, const char *assignment, struct err *err);
 // What needs several settings or the machine: fills in the maxima that are 0 and checks settings against each other.

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/pool.h"
 #include "engine/template.h"
+#include "engine/volumes.h"
 #include "libsandbox.h"
 #include "wire/limits.h"
 #include "wire/pb.h"
@@ -31,8 +32,12 @@ struct create {
     uint64_t begun_ns;
     bool in_queue;  // waits for a slot
     bool has_slot;
-    struct timer timer;               // of the wait for a slot, then of the start up to the agent's answer
-    struct sandbox *sandbox;          // NULL until one was taken or started
+    struct timer timer;       // of the wait for a slot, then of the start up to the agent's answer
+    struct sandbox *sandbox;  // NULL until one was taken or started
+    struct volume_waiter volume_waiter;
+    struct volume_lease *lease;  // the session's volume, until a sandbox has it
+    bool waits_for_volume;
+    uint64_t give_up_ns;              // end of the wait for volume and slot together; 0: it has not begun
     bool lost_one;                    // a warm sandbox died while it was being configured
     Sandbox__CreateRequest *message;  // its variables, for the configuration
 };
@@ -64,6 +69,8 @@ static struct request *finish(struct create *c)
     leave_queue(c);
     leave_slot(c);
     template_cancel(&c->waiter);
+    volume_cancel(&c->volume_waiter);
+    volume_release(take_ptr(&c->lease));
     if (c->sandbox != NULL)
         c->sandbox->create = NULL;
     else
@@ -109,11 +116,20 @@ void create_cancel(struct create *c)
     run_waiting(e);
 }
 
+static void fail_in_use(struct create *c)
+{
+    create_fail(
+        c, SANDBOX_ERR_POOL_EXHAUSTED,
+        "the volume of this session_key is in use by another sandbox; destroy that one, or allow a longer pool_wait_ms");
+}
+
 static void on_timer(void *arg)
 {
     struct create *c = arg;
     const struct config *config = c->client->engine->config;
-    if (c->in_queue)
+    if (c->waits_for_volume)
+        fail_in_use(c);
+    else if (c->in_queue)
         create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED,
                     "pool_wait_ms passed while %" PRIu64 " other sandboxes were being started (max_creates)",
                     config->max_creates);
@@ -196,7 +212,10 @@ void create_started(struct create *c, int error, const char *detail)
     leave_slot(c);
     if (error < 0) {
         log_error("sandbox_start_failed", log_u64("sandbox_id", c->sandbox->id), log_errno(error), log_str("detail", detail));
-        create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be started: %s (%s)", strerror(-error), detail);
+        if (error == -EBUSY && c->sandbox->lease != NULL)  // left by a sandbox of an engine that was killed
+            create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED, "the session's volume is not free yet; try again");
+        else
+            create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be started: %s (%s)", strerror(-error), detail);
         return;
     }
     int r = configure(c);
@@ -226,6 +245,9 @@ static void start_cold(struct create *c)
                                  .disk_mib = shape->disk_mib,
                                  .pids_max = (uint32_t)e->config->pids_max,
                                  .hostname = c->sandbox->hostname};
+    c->sandbox->lease = take_ptr(&c->lease);
+    if (c->sandbox->lease != NULL)
+        start.volume = volume_id(c->sandbox->lease);
     int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
     if (r == 0)
         r = sandbox_start(c->sandbox, &start);
@@ -267,7 +289,7 @@ void creates_offer(struct engine *e, const struct shape *shape)
     struct create *c, *next;
     for (c = TAILQ_FIRST(&e->waiting_creates); c != NULL; c = next) {
         next = TAILQ_NEXT(c, waiting);
-        if (shape_equal(&c->shape, shape)) {
+        if (c->lease == NULL && shape_equal(&c->shape, shape)) {
             try_pool(c);
             return;
         }
@@ -279,7 +301,9 @@ static void wait_for_slot(struct create *c)
     struct engine *e = c->client->engine;
     TAILQ_INSERT_TAIL(&e->waiting_creates, c, waiting);
     c->in_queue = true;
-    if (timer_set(e->loop, &c->timer, mono_ns() + c->pool_wait_ms * NS_PER_MS) < 0)
+    if (c->give_up_ns == 0)
+        c->give_up_ns = mono_ns() + c->pool_wait_ms * NS_PER_MS;
+    if (timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
     else
         run_waiting(e);
@@ -310,6 +334,48 @@ bool create_lost(struct create *c)
     return true;
 }
 
+static void on_volume(void *arg, const struct volume_answer *answer)
+{
+    struct create *c = arg;
+    c->waits_for_volume = false;
+    timer_cancel(c->client->engine->loop, &c->timer);
+    if (answer->err != NULL) {
+        create_fail(c, answer->err->code, "%s", answer->err->text);
+        return;
+    }
+    c->lease = answer->lease;
+    wait_for_slot(c);
+}
+
+// A volume is mounted as a sandbox starts: such a create is never given a warm one.
+static void wait_for_volume(struct create *c)
+{
+    struct engine *e = c->client->engine;
+    struct volume_key key = volume_key_of(c->client->peer.uid, c->message->session_key.data, c->message->session_key.len);
+    const char *trouble = volumes_trouble(e->volumes);
+    if (trouble != NULL) {
+        create_fail(c, SANDBOX_ERR_INTERNAL, "there are no session volumes: %s", trouble);
+        return;
+    }
+    if (c->pool_wait_ms == 0 && volumes_busy(e->volumes, &key)) {
+        fail_in_use(c);
+        return;
+    }
+    c->volume_waiter.want = (struct volume_want){.ttl_s = c->message->ttl_seconds,
+                                                 .max_ttl_s = e->config->workspace_max_ttl_s,
+                                                 .size_mib = e->config->volume_mib,
+                                                 .tier = c->shape.tier->level,
+                                                 .max_volumes = e->config->max_volumes_per_uid};
+    c->volume_waiter.done = on_volume;
+    c->volume_waiter.arg = c;
+    c->waits_for_volume = true;
+    // Without a wait it is only the making, which has the time of a start.
+    c->give_up_ns = mono_ns() + c->pool_wait_ms * NS_PER_MS;
+    uint64_t end = c->pool_wait_ms > 0 ? c->give_up_ns : mono_ns() + e->config->start_deadline_ms * NS_PER_MS;
+    if (volume_acquire(e->volumes, &key, &c->volume_waiter) < 0 || timer_set(e->loop, &c->timer, end) < 0)
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+}
+
 static void on_template(void *arg, const struct template_answer *answer)
 {
     struct create *c = arg;
@@ -318,6 +384,10 @@ static void on_template(void *arg, const struct template_answer *answer)
         return;
     }
     c->shape.template_handle = answer->handle;
+    if (c->message->session_key.len > 0) {
+        wait_for_volume(c);
+        return;
+    }
     if (try_pool(c))
         return;
     if (c->pool_wait_ms == 0)
@@ -379,9 +449,6 @@ static int check_caps(const struct client *client, struct err *err)
 // What is valid but cannot be had from this engine.
 static int check_offered(const Sandbox__CreateRequest *message, struct err *err)
 {
-    if (message->session_key.len > 0)
-        return err_set(err, SANDBOX_ERR_INVALID_SPEC,
-                       "session volumes are not offered by this engine: leave session_key empty for an ephemeral sandbox");
     if (message->n_egress_allow > 0)
         return err_set(err, SANDBOX_ERR_INVALID_SPEC,
                        "egress_allow: \"%.*s\" is not covered by what this engine allows (allowed_services is empty)",

@@ -3,9 +3,15 @@
 //     checked -> template loaded -> taken from the pool ------------------------> agent configured -> answered
 //                                -> (a slot of max_creates) -> driver starts one -^
 //
-// With pool_wait_ms 0 a create that finds nothing warm fails at once.  Otherwise a start begins at once, or as soon as there is
-// a slot, for which it waits up to pool_wait_ms; a start that has begun is finished (start_deadline_ms).  A failure, the
-// client's going or a deadline at any point undoes everything.
+// With a session_key the session's volume is got first (volumes.h), and the sandbox is always started for it:
+//
+//     checked -> template loaded -> volume -> (a slot of max_creates) -> driver starts one -> agent configured -> answered
+//
+// pool_wait_ms is then the longest wait for both volume and slot; with 0 there is no wait for either.
+//
+// Without: with pool_wait_ms 0 a create that finds nothing warm fails at once.  Otherwise a start begins at once, or as soon as
+// there is a slot, for which it waits up to pool_wait_ms; a start that has begun is finished (start_deadline_ms).  A failure,
+// the client's going or a deadline at any point undoes everything.
 #ifndef ENGINE_CREATE_H
 #define ENGINE_CREATE_H
 

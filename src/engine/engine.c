@@ -9,6 +9,7 @@
 #include "engine/pool.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
+#include "engine/volumes.h"
 #include "libsandbox.h"
 #include "sys/jail.h"
 #include "sys/notify.h"
@@ -57,7 +58,6 @@ static int bind_sockets(struct engine *e)
 
 static void serve(struct engine *e)
 {
-    e->serving = true;
     timer_cancel(e->loop, &e->deadline);
     if (bind_sockets(e) < 0) {
         give_up(e, EXIT_FAILURE);
@@ -72,6 +72,13 @@ static void serve(struct engine *e)
     int r = notify_state("READY=1");
     if (r < 0)
         log_warn("notify_failed", log_errno(r));
+}
+
+static void on_volumes(void *arg)
+{
+    struct engine *e = arg;
+    if (!e->stopping)
+        serve(e);
 }
 
 static void on_probe(void *arg, const struct driver_answer *answer)
@@ -89,8 +96,13 @@ static void on_probe(void *arg, const struct driver_answer *answer)
     // A host that was merely too busy, or has been mended, has its tier back without a restart.
     if (!tier->available)
         timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
-    if (!e->serving)
-        serve(e);
+    if (e->volumes != NULL)
+        return;
+    int r = volumes_new(e, ENGINE_FD_STATE_DIR, on_volumes, e, &e->volumes);
+    if (r < 0) {
+        log_error("no_volumes", log_errno(r));
+        give_up(e, EXIT_FAILURE);
+    }
 }
 
 static void on_reprobe(void *arg)
@@ -182,6 +194,7 @@ struct engine *engine_free(struct engine *e)
     e->workers = workers_free(e->workers);
     e->container = container_free(e->container);  // ends every sandbox that is left
     e->templates = templates_free(e->templates);
+    e->volumes = volumes_free(e->volumes);
     free(e);
     return NULL;
 }

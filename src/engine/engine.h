@@ -1,9 +1,9 @@
 // The engine as a whole: what its parts share, its start and its end.
 //
-// Start:  jailer greeted -> tiers probed -> socket bound -> READY=1 -> serving
+// Start:  jailer greeted -> tiers probed -> volumes settled -> socket bound -> READY=1 -> serving
 // End:    SIGTERM: stopping (no new connections, all clients closed, sandboxes destroyed; bounded) -> exit 0
 //         jailer lost: exit 70, at once; whatever it held is dead
-// One thread runs everything but the hashing of templates (sys/workers.h).
+// One thread runs everything but the hashing of templates and the database (sys/workers.h).
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -33,6 +33,7 @@ struct engine {
     struct tiers tiers;
     struct templates *templates;
     struct pool *pool;
+    struct volumes *volumes;
     struct listener *listener;
     struct metrics_server *metrics_server;
     struct metrics metrics;
@@ -40,7 +41,6 @@ struct engine {
     bool stopping;
     struct timer deadline;  // of the start, then of the stop
     struct timer reprobe;   // while no tier works
-    bool serving;
 
     struct client_list clients;
     unsigned client_count;   // all connections
@@ -54,7 +54,7 @@ struct engine {
     unsigned running_creates;
 };
 
-// Takes over the three descriptors of sys/jail.h, whatever it returns, and begins to start.  `config` and `loop` outlive the
+// Takes over the descriptors of sys/jail.h, whatever it returns, and begins to start.  `config` and `loop` outlive the
 // engine.  0 or a negative errno.
 int engine_new(struct loop *loop, const struct config *config, struct engine **ret_engine);
 // Closes everything without waiting.  NULL is fine; returns NULL.

@@ -22,7 +22,8 @@ static void print_help(void)
     printf("Usage: sandbox-engine [--config FILE] [--set KEY=VALUE]...\n"
            "\n"
            "Owns sandboxes and serves clients (libsandbox, sandbox-cli) on a Unix socket.  It is started by sandbox-jailer,\n"
-           "which hands it a channel (descriptor %d), the run directory (%d) and the folder of templates (%d).\n"
+           "which hands it a channel (descriptor %d), the run directory (%d), the folder of templates (%d) and one for its\n"
+           "database (%d).\n"
            "\n"
            "  --config FILE     read settings from the section [engine] of FILE\n"
            "  --set KEY=VALUE   one setting; wins over the file; may be given again\n"
@@ -31,7 +32,7 @@ static void print_help(void)
            "  --help            print this and exit\n"
            "\n"
            "Settings:\n",
-           ENGINE_FD_JAILER, ENGINE_FD_RUN_DIR, ENGINE_FD_TEMPLATES_DIR, EXIT_CONFIG);
+           ENGINE_FD_JAILER, ENGINE_FD_RUN_DIR, ENGINE_FD_TEMPLATES_DIR, ENGINE_FD_STATE_DIR, EXIT_CONFIG);
     config_print_options(stdout);
 }
 
@@ -60,6 +61,8 @@ static int read_settings(int argc, char **argv, struct config *config, bool *ret
     if (optind < argc)
         return err_set(err, -EINVAL, "unexpected argument \"%.100s\"; try --help", argv[optind]);
     int r = file != NULL ? config_load(config, file, err) : 0;
+    if (r == 0)
+        r = config_environment(config, err);
     optind = 1;
     for (int o; r == 0 && (o = getopt_long(argc, argv, "", longs, NULL)) != -1;)
         if (o == 's')
@@ -100,6 +103,8 @@ static const char *wrong_start(void)
         return "descriptor 4 is not the run directory";
     if (!is_directory(ENGINE_FD_TEMPLATES_DIR))
         return "descriptor 5 is not the folder of templates";
+    if (!is_directory(ENGINE_FD_STATE_DIR))
+        return "descriptor 6 is not the engine's state folder";
     return NULL;
 }
 

@@ -7,7 +7,9 @@
 #include "engine/power.h"
 #include "engine/sandbox.h"
 #include "engine/status.h"
+#include "engine/volumes.h"
 #include "libsandbox.h"
+#include "wire/spec.h"
 
 #include <stdlib.h>
 
@@ -113,6 +115,14 @@ static void on_guest(struct request *r, const Sandbox__ClientMessage *message)
     guestop_begin(r, message->guest);
 }
 
+// One that a request was waiting for does not come here (exec_input.h).
+static void on_guest_input(struct request *r, const Sandbox__ClientMessage *message)
+{
+    request_fail(r, SANDBOX_ERR_INVALID_SPEC,
+                 "no guest request with this request_id waits for more of its stdin: it is sent at once behind an exec whose "
+                 "stdin_rest says how much comes");
+}
+
 static void on_status(struct request *r, const Sandbox__ClientMessage *message)
 {
     (void)message;
@@ -131,11 +141,28 @@ static void on_status(struct request *r, const Sandbox__ClientMessage *message)
     request_reply(r, &reply);
 }
 
+static void on_session_renew(struct request *r, const Sandbox__ClientMessage *message)
+{
+    const Sandbox__SessionRenewRequest *renew = message->session_renew;
+    struct err err;
+    if (spec_check_session_key(renew->session_key, &err) != 0) {
+        request_fail_err(r, &err);
+        return;
+    }
+    struct volume_key key = volume_key_of(r->client->peer.uid, renew->session_key.data, renew->session_key.len);
+    volume_renew(r->client->engine->volumes, r, &key, renew->extra_seconds);
+}
+
 static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage *message) = {
-    [SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE] = on_create,   [SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY] = on_destroy,
-    [SANDBOX__CLIENT_MESSAGE__REQUEST_PAUSE] = on_pause,     [SANDBOX__CLIENT_MESSAGE__REQUEST_RESUME] = on_resume,
-    [SANDBOX__CLIENT_MESSAGE__REQUEST_INSPECT] = on_inspect, [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST] = on_guest,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE] = on_create,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY] = on_destroy,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_PAUSE] = on_pause,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_RESUME] = on_resume,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_INSPECT] = on_inspect,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST] = on_guest,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_STATUS] = on_status,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_SESSION_RENEW] = on_session_renew,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST_INPUT] = on_guest_input,
 };
 
 void requests_dispatch(struct request *r, const Sandbox__ClientMessage *message)

@@ -8,6 +8,7 @@
 #include "engine/guestop.h"
 #include "engine/pool.h"
 #include "engine/power.h"
+#include "engine/volumes.h"
 #include "libsandbox.h"
 
 #include <errno.h>
@@ -208,6 +209,7 @@ static void become_gone(struct sandbox *sb)
     sandbox_step(sb, SANDBOX_GONE);
     sb->started = false;
     timer_cancel(sb->engine->loop, &sb->destroy_deadline);
+    volume_release(take_ptr(&sb->lease));
     if (sb->destroying)
         leave_owner(sb);
     sandbox_ref(sb);  // the answer below may do anything, but not free it

@@ -55,6 +55,7 @@ struct sandbox {
     uint32_t handle;
     unsigned refs;  // answers of the driver that are due, and functions on the stack that still use it
     struct agent_line *line;
+    struct volume_lease *lease;  // the session's volume, until it is gone; NULL: none
 
     bool died;  // it ended by itself
     enum metric_death death;

@@ -23,6 +23,7 @@ enum {
 };
 
 struct blank {
+    enum disk_kind kind;
     uint64_t mib;
     int fd;  // a memfd with the formatted image
     uint64_t used;
@@ -55,7 +56,12 @@ struct disk_store *disk_store_free(struct disk_store *store)
     return NULL;
 }
 
-static void exec_mkfs(int image)
+static const char *const features[] = {
+    [DISK_SCRATCH] = "^has_journal,^metadata_csum,^resize_inode,uninit_bg",
+    [DISK_VOLUME] = "has_journal,metadata_csum,64bit,^resize_inode",
+};
+
+static void exec_mkfs(int image, enum disk_kind kind)
 {
     // Descriptors 0 to 2 go nowhere; 3 is the image.
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -67,34 +73,34 @@ static void exec_mkfs(int image)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (close_range(4, ~0U, 0) < 0)
         _exit(126);
-    static const char *const argv[] = {"mkfs.ext4",
-                                       "-q",
-                                       "-F",
-                                       "-m",
-                                       "0",
-                                       "-b",
-                                       "4096",
-                                       "-I",
-                                       "256",
-                                       "-O",
-                                       "^has_journal,^metadata_csum,^resize_inode,uninit_bg",
-                                       "-E",
-                                       "lazy_itable_init=1,nodiscard,root_owner=0:0",
-                                       "/proc/self/fd/3",
-                                       NULL};
+    const char *const argv[] = {"mkfs.ext4",
+                                "-q",
+                                "-F",
+                                "-m",
+                                "0",
+                                "-b",
+                                "4096",
+                                "-I",
+                                "256",
+                                "-O",
+                                features[kind],
+                                "-E",
+                                "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0",
+                                "/proc/self/fd/3",
+                                NULL};
     static const char *const env[] = {"PATH=/usr/sbin:/sbin:/usr/bin:/bin", NULL};
     execve("/usr/sbin/mkfs.ext4", (char *const *)argv, (char *const *)env);
     execve("/sbin/mkfs.ext4", (char *const *)argv, (char *const *)env);
     _exit(127);
 }
 
-static int run_mkfs(int image)
+static int run_mkfs(int image, enum disk_kind kind)
 {
     pid_t pid = fork();
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        exec_mkfs(image);
+        exec_mkfs(image, kind);
     int status;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
@@ -104,24 +110,24 @@ static int run_mkfs(int image)
     return status == 0 ? 0 : -EIO;
 }
 
-static int format(uint64_t mib, int *ret_fd)
+static int format(enum disk_kind kind, uint64_t mib, int *ret_fd)
 {
     cleanup_fd int fd = memfd_create("blank-disk", MFD_CLOEXEC);
     if (fd < 0)
         return -errno;
     if (ftruncate(fd, (off_t)(mib << 20)) < 0 || fchown(fd, MKFS_UID, MKFS_UID) < 0)
         return -errno;
-    int r = run_mkfs(fd);
+    int r = run_mkfs(fd, kind);
     if (r < 0)
         return r;
     *ret_fd = take_fd(&fd);
     return 0;
 }
 
-static struct blank *find_blank(struct disk_store *store, uint64_t mib)
+static struct blank *find_blank(struct disk_store *store, enum disk_kind kind, uint64_t mib)
 {
     for (int i = 0; i < store->count; i++)
-        if (store->blanks[i].mib == mib)
+        if (store->blanks[i].kind == kind && store->blanks[i].mib == mib)
             return &store->blanks[i];
     return NULL;
 }
@@ -142,26 +148,26 @@ static struct blank *blank_place(struct disk_store *store)
     return oldest;
 }
 
-static int blank_of(struct disk_store *store, uint64_t mib, int *ret_fd)
+static int blank_of(struct disk_store *store, enum disk_kind kind, uint64_t mib, int *ret_fd)
 {
-    struct blank *b = find_blank(store, mib);
+    struct blank *b = find_blank(store, kind, mib);
     if (b == NULL) {
         int fd = -1;
-        int r = format(mib, &fd);
+        int r = format(kind, mib, &fd);
         if (r < 0)
             return r;
         b = blank_place(store);
-        *b = (struct blank){.mib = mib, .fd = fd};
+        *b = (struct blank){.kind = kind, .mib = mib, .fd = fd};
     }
     b->used = ++store->clock;
     *ret_fd = b->fd;
     return 0;
 }
 
-int disk_blank(struct disk_store *store, uint64_t mib, int *ret_file_fd)
+int disk_blank(struct disk_store *store, enum disk_kind kind, uint64_t mib, int *ret_file_fd)
 {
     int fd;
-    int r = blank_of(store, mib, &fd);
+    int r = blank_of(store, kind, mib, &fd);
     if (r < 0)
         return r;
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -189,9 +195,9 @@ static int copy_range(int from, int to, off_t at, off_t end, char *chunk)
     return 0;
 }
 
-// Copies what is not a hole.
-static int copy_sparse(int from, int to, off_t size)
+int disk_copy(int from, int to, uint64_t mib)
 {
+    off_t size = (off_t)(mib << 20);
     cleanup_free char *chunk = malloc(COPY_CHUNK);
     if (chunk == NULL)
         return -ENOMEM;
@@ -222,7 +228,7 @@ static int mount_ext4(const char *device, const struct mount_option *extra, uint
 int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount)
 {
     int blank;
-    int r = blank_of(store, mib, &blank);
+    int r = blank_of(store, DISK_SCRATCH, mib, &blank);
     if (r < 0)
         return r;
     cleanup_fd int file = openat(store->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -236,7 +242,7 @@ int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount)
     if (r < 0)
         return r;
     // Only now: the loop device writes to the drive what it finds unwritten when it is set up, which nobody needs.
-    r = copy_sparse(blank, file, (off_t)(mib << 20));
+    r = disk_copy(blank, file, mib);
     if (r < 0)
         return r;
     // noinit_itable: the kernel would otherwise write the whole inode table of every disk in the background.

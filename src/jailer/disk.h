@@ -10,6 +10,11 @@
 
 struct disk_store;
 
+enum disk_kind {
+    DISK_SCRATCH,  // thrown away with its sandbox: no journal
+    DISK_VOLUME,   // must survive crashes
+};
+
 // Disks are made in `state_dir_fd`, which stays the caller's.  0 or a negative errno.
 int disk_store_new(int state_dir_fd, struct disk_store **ret_store);
 struct disk_store *disk_store_free(struct disk_store *store);
@@ -19,7 +24,9 @@ int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount);
 
 // Mounts the ext4 image in `file_fd` read-only, detached.
 int disk_mount_image(int file_fd, int *ret_mount);
-// The formatted image of the smallest size: a root for the probe.
-int disk_blank(struct disk_store *store, uint64_t mib, int *ret_file_fd);
+// A formatted image: *ret_file_fd is to be closed, and must not be written to.
+int disk_blank(struct disk_store *store, enum disk_kind kind, uint64_t mib, int *ret_file_fd);
+// Copies an image into the file `to`, which is empty and already as long, all but its holes.
+int disk_copy(int from, int to, uint64_t mib);
 
 #endif

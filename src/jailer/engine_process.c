@@ -16,9 +16,10 @@
 
 enum { ARGS_MAX = 256, MOVE_ABOVE = 32 };
 
-static const char *const kept_variables[] = {"NOTIFY_SOCKET", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"};
+static const char *const kept_variables[] = {
+    "NOTIFY_SOCKET", "SANDBOX_WORKSPACE_MAX_TTL", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"};
 
-enum { KEPT = sizeof kept_variables / sizeof kept_variables[0] };
+enum { HANDED_OVER = 4, KEPT = sizeof kept_variables / sizeof kept_variables[0] };
 
 static void make_environment(char *env[KEPT + 2], char text[KEPT][512])
 {
@@ -34,17 +35,17 @@ static void make_environment(char *env[KEPT + 2], char text[KEPT][512])
 
 static int place_descriptors(const struct engine_plan *plan)
 {
-    const int wanted[] = {plan->channel, plan->run_dir, plan->templates_dir};
-    int moved[3];
-    for (int i = 0; i < 3; i++) {
+    const int wanted[] = {plan->channel, plan->run_dir, plan->templates_dir, plan->state_dir};
+    int moved[HANDED_OVER];
+    for (int i = 0; i < HANDED_OVER; i++) {
         moved[i] = fcntl(wanted[i], F_DUPFD_CLOEXEC, MOVE_ABOVE);
         if (moved[i] < 0)
             return -errno;
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < HANDED_OVER; i++)
         if (dup2(moved[i], ENGINE_FD_JAILER + i) < 0)
             return -errno;
-    return close_range(ENGINE_FD_TEMPLATES_DIR + 1, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
+    return close_range(ENGINE_FD_STATE_DIR + 1, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
 }
 
 static int become(const struct engine_plan *plan)

@@ -12,9 +12,11 @@ struct engine_plan {
     int channel;        // becomes descriptor 3 (sys/jail.h)
     int run_dir;        // 4
     int templates_dir;  // 5
+    int state_dir;      // 6
 };
 
-// Starts it: no privileges, no_new_privs, a clean environment (NOTIFY_SOCKET and sanitizer options are kept), dies with the
+// Starts it: no privileges, no_new_privs, a clean environment (NOTIFY_SOCKET,
+// SANDBOX_WORKSPACE_MAX_TTL and sanitizer options are kept), dies with the
 // jailer.  Its pidfd, or a negative errno.
 int engine_start(const struct engine_plan *plan, pid_t *ret_pid);
 

@@ -39,6 +39,7 @@ static const char *const step_texts[ENTER_STEPS] = {
     [ENTER_DISK] = "preparing the writable disk",
     [ENTER_OVERLAY] = "mounting the overlay in the user namespace",
     [ENTER_MOUNT_POINTS] = "finding the template's mount points (real directories, not links)",
+    [ENTER_VOLUME] = "attaching the volume to /workspace",
     [ENTER_DEV] = "making /dev",
     [ENTER_PROC] = "mounting /proc",
     [ENTER_SYS] = "mounting /sys",
@@ -252,6 +253,11 @@ static int mount_points(struct entry *e)
     return root_mount_points();
 }
 
+static int attach_volume(struct entry *e)
+{
+    return e->order.volume ? root_attach_volume(e->fds[ENTER_FD_VOLUME]) : 0;
+}
+
 static int make_dev(struct entry *e)
 {
     return root_dev(e->order.shm_bytes);
@@ -291,6 +297,7 @@ static int (*const steps[ENTER_STEPS])(struct entry *e) = {
     [ENTER_DISK] = attach_disk,
     [ENTER_OVERLAY] = overlay,
     [ENTER_MOUNT_POINTS] = mount_points,
+    [ENTER_VOLUME] = attach_volume,
     [ENTER_DEV] = make_dev,
     [ENTER_PROC] = mount_proc,
     [ENTER_SYS] = mount_sys,

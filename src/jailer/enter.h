@@ -25,6 +25,7 @@ enum enter_step {
     ENTER_DISK,
     ENTER_OVERLAY,
     ENTER_MOUNT_POINTS,
+    ENTER_VOLUME,
     ENTER_DEV,
     ENTER_PROC,
     ENTER_SYS,
@@ -42,8 +43,9 @@ enum enter_step {
 
 enum { ENTER_GROUPS_MAX = 8 };
 
-// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.
-enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_AGENT, ENTER_FD_CONTROL, ENTER_FD_LOG, ENTER_FDS };
+// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume, or
+// without a log, anything stands in its place.
+enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_VOLUME, ENTER_FD_AGENT, ENTER_FD_CONTROL, ENTER_FD_LOG, ENTER_FDS };
 
 struct enter_order {
     uint32_t groups;
@@ -51,6 +53,7 @@ struct enter_order {
     cpu_set_t cpus;  // to pin itself to; none: not pinned
     uint64_t shm_bytes;
     char hostname[JAIL_HOSTNAME_MAX + 1];
+    uint32_t volume;     // there is one
     uint32_t self_test;  // run the agent's self-test instead of serving
 };
 

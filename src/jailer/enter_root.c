@@ -117,6 +117,11 @@ int root_mount_points(void)
     return 0;
 }
 
+int root_attach_volume(int mount_fd)
+{
+    return mount_attach(mount_fd, point_fd[POINT_WORKSPACE]);
+}
+
 // Puts the host's device node `name` into the new /dev: a user namespace cannot make one.
 static int bind_device(int dev, const char *name)
 {

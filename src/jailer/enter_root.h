@@ -16,6 +16,8 @@ int root_attach_disk(int mount);
 int root_overlay(void);
 // Opens proc, sys, dev, tmp and workspace in the new root, making what is missing; a link there is -ELOOP.
 int root_mount_points(void);
+// Covers /workspace.
+int root_attach_volume(int mount);
 int root_dev(uint64_t shm_bytes);
 int root_proc(void);
 int root_sys(void);

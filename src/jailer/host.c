@@ -126,7 +126,11 @@ static int build(struct host *h, const struct host_options *o, int state_fd, con
     if (r < 0)
         return r;
     *ret_why = "the disk store";
-    return disk_store_new(state_fd, &h->disks);
+    r = disk_store_new(state_fd, &h->disks);
+    if (r < 0)
+        return r;
+    *ret_why = "the folder of volumes (root's, closed to others)";
+    return volumes_open(state_fd, h->mounts_fd, h->disks, &h->volumes);
 }
 
 int host_open(struct loop *loop, const struct host_options *options, struct host **ret_host, const char **ret_why)
@@ -157,6 +161,9 @@ struct host *host_close(struct host *host)
 {
     if (host == NULL)
         return NULL;
+    if (host->volumes != NULL)
+        unlinkat(host->state_fd, "volumes", AT_REMOVEDIR);  // only if there are none
+    host->volumes = volumes_close(host->volumes);
     host->releases = releases_free(host->releases);
     host->disks = disk_store_free(host->disks);
     seccomp_policy_free(&host->filter);

@@ -6,6 +6,7 @@
 #include "jailer/release.h"
 #include "jailer/seccomp_policy.h"
 #include "jailer/uid_slots.h"
+#include "jailer/volume.h"
 #include "sys/cgroup.h"
 #include "sys/jail.h"
 #include "sys/loop.h"
@@ -19,6 +20,7 @@ struct host {
     struct cgroup_tree *cgroups;
     struct uid_slots *uids;
     struct disk_store *disks;
+    struct volumes *volumes;
     struct releases *releases;  // NULL: none, what is let go is closed at once
     struct seccomp_policy filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's

@@ -4,7 +4,7 @@
 // end of a socket pair (sys/jail.h); every sandbox's first process is its child.  If the engine goes, all sandboxes go and
 // this program ends; if this program goes, the kernel kills its children (PR_SET_PDEATHSIG), and the engine sees the end of
 // its channel.  What a dead jailer left (only cgroups: disks have no names, mounts are in a dead namespace) the next start
-// removes.
+// removes; volumes and the engine's database are meant to stay.
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,14 +124,24 @@ static int watch_signals(struct jailer *j)
     return j->signal_fd < 0 ? -errno : watch_add(j->loop, j->signal_fd, EPOLLIN, on_signal, j, &j->signal_watch);
 }
 
-static int open_run_dir(const struct options *o)
+// A folder that is the engine's own.
+static int open_folder(const struct options *o, const char *path, mode_t mode)
 {
-    if (mkdir(o->run_dir, 0755) < 0 && errno != EEXIST)
+    if (mkdir(path, mode) < 0 && errno != EEXIST)
         return -errno;
-    cleanup_fd int fd = open(o->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fchown(fd, o->uid, o->gid) < 0 || fchmod(fd, 0755) < 0)
+    cleanup_fd int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fchown(fd, o->uid, o->gid) < 0 || fchmod(fd, mode) < 0)
         return -errno;
     return take_fd(&fd);
+}
+
+// Where none is named, beside the jailer's.
+static int open_engine_state(const struct options *o)
+{
+    char path[PATH_MAX];
+    int n = o->engine_state_dir != NULL ? snprintf(path, sizeof path, "%s", o->engine_state_dir)
+                                        : snprintf(path, sizeof path, "%s-engine", o->host.state_dir);
+    return n < (int)sizeof path ? open_folder(o, path, 0700) : -ENAMETOOLONG;
 }
 
 static int fail(const char *what, int error)
@@ -139,7 +150,7 @@ static int fail(const char *what, int error)
     return error;
 }
 
-static int start_engine(struct jailer *j, const struct options *o, int run_dir, int templates_dir)
+static int start_engine(struct jailer *j, const struct options *o, int run_dir, int templates_dir, int state_dir)
 {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -151,7 +162,8 @@ static int start_engine(struct jailer *j, const struct options *o, int run_dir, 
                                .gid = o->gid,
                                .channel = theirs,
                                .run_dir = run_dir,
-                               .templates_dir = templates_dir};
+                               .templates_dir = templates_dir,
+                               .state_dir = state_dir};
     j->engine_pidfd = engine_start(&plan, &j->engine_pid);
     if (j->engine_pidfd < 0)
         return fail(o->engine_path, j->engine_pidfd);
@@ -172,18 +184,21 @@ static int start(struct jailer *j, const struct options *o)
     r = watch_signals(j);
     if (r < 0)
         return fail("signals", r);
-    // Before the mount namespace is ours alone: these two are the host's.
-    cleanup_fd int run_dir = open_run_dir(o);
+    // Before the mount namespace is ours alone: these three are the host's.
+    cleanup_fd int run_dir = open_folder(o, o->run_dir, 0755);
     if (run_dir < 0)
         return fail(o->run_dir, run_dir);
     cleanup_fd int templates = open(o->templates_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (templates < 0)
         return fail(o->templates_dir, -errno);
+    cleanup_fd int engine_state = open_engine_state(o);
+    if (engine_state < 0)
+        return fail("the engine's state folder", engine_state);
     const char *why = "";
     r = host_open(j->loop, &o->host, &j->host, &why);
     if (r < 0)
         return fail(why, r);
-    r = start_engine(j, o, run_dir, templates);
+    r = start_engine(j, o, run_dir, templates, engine_state);
     if (r < 0)
         return r;
     r = privileges_drop_jailer();
@@ -221,9 +236,12 @@ static int probe(const struct options *o)
     host.state_dir = state;
     host.instance = instance;
     int code = probe_report(&host);
-    char mounts[sizeof state + 8];
-    snprintf(mounts, sizeof mounts, "%s/mounts", state);
-    rmdir(mounts);
+    char path[sizeof state + 16];
+    static const char *const inside[] = {"mounts", "volumes"};
+    for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", state, inside[i]);
+        rmdir(path);
+    }
     rmdir(state);
     return code;
 }

@@ -21,7 +21,8 @@ static const char help[] =
     "  --engine PATH         the engine's program\n"
     "  --agent PATH          the agent's program, static; copied into memory at start\n"
     "  --run DIR             for sockets; made if missing, given to USER (default /run/sandbox-engine)\n"
-    "  --state DIR           for disks of sandboxes; made if missing, root's alone (default /var/lib/sandbox-engine/state)\n"
+    "  --state DIR           for disks and volumes; made if missing, root's alone (default /var/lib/sandbox-engine/state)\n"
+    "  --engine-state DIR    for the engine's database; made if missing, given to USER (default: --state with -engine)\n"
     "  --templates DIR       where templates are (default /var/lib/sandbox-engine/templates)\n"
     "  --instance NAME       several jailers on one host need different names: a-z, 0-9, '-' (default main)\n"
     "  --cgroup PATH|auto    below which cgroup, relative to the cgroup mounts (default auto)\n"
@@ -86,6 +87,7 @@ enum {
     OPT_AGENT,
     OPT_RUN,
     OPT_STATE,
+    OPT_ENGINE_STATE,
     OPT_TEMPLATES,
     OPT_INSTANCE,
     OPT_CGROUP,
@@ -101,6 +103,7 @@ static const struct option long_options[] = {
     {"agent", required_argument, NULL, OPT_AGENT},
     {"run", required_argument, NULL, OPT_RUN},
     {"state", required_argument, NULL, OPT_STATE},
+    {"engine-state", required_argument, NULL, OPT_ENGINE_STATE},
     {"templates", required_argument, NULL, OPT_TEMPLATES},
     {"instance", required_argument, NULL, OPT_INSTANCE},
     {"cgroup", required_argument, NULL, OPT_CGROUP},
@@ -128,6 +131,9 @@ static int take(int option, struct options *o, const char **user)
         return OPTIONS_RUN;
     case OPT_STATE:
         o->host.state_dir = optarg;
+        return OPTIONS_RUN;
+    case OPT_ENGINE_STATE:
+        o->engine_state_dir = optarg;
         return OPTIONS_RUN;
     case OPT_TEMPLATES:
         o->templates_dir = optarg;

@@ -12,6 +12,7 @@ struct options {
     const char *engine_path;
     const char *run_dir;
     const char *templates_dir;
+    const char *engine_state_dir;  // NULL: beside state_dir, with "-engine" behind its name
     uid_t uid;
     gid_t gid;
     bool probe;

@@ -125,7 +125,7 @@ int probe_container(struct host *host, char detail[JAIL_DETAIL_MAX])
 {
     detail[0] = '\0';
     cleanup_fd int blank = -1;
-    int r = disk_blank(host->disks, JAIL_DISK_MIB_MIN, &blank);
+    int r = disk_blank(host->disks, DISK_SCRATCH, JAIL_DISK_MIB_MIN, &blank);
     if (r < 0) {
         snprintf(detail, JAIL_DETAIL_MAX, "formatting a disk with mkfs.ext4: %s", strerror(-r));
         return r;

@@ -2,6 +2,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/id.h"
 #include "base/log.h"
 #include "jailer/cpus.h"
 #include "jailer/enter.h"
@@ -51,6 +52,8 @@ struct sandbox {
     int line;  // to the child
     struct watch *line_watch;
     struct jail_start what;
+    uint8_t volume[JAIL_VOLUME_ID];  // all zero: none
+    bool volume_mounted;
     bool self_test;
     int template_mount, control_fd, log_fd;
     int disk, root;  // keep its file systems mounted beyond the sandbox: see release.h
@@ -178,6 +181,23 @@ static int mapped_disk(struct host *host, uint64_t mib, int userns)
     return r < 0 ? r : take_fd(&disk);
 }
 
+// -1 in *ret_mount: there is none.
+static int mapped_volume(struct sandbox *s, int userns, int *ret_mount)
+{
+    *ret_mount = -1;
+    if (!jail_volume_named(s->volume))
+        return 0;
+    int r = volume_attach(s->host->volumes, s->volume, userns, ret_mount);
+    if (r == 0) {
+        s->volume_mounted = true;
+        return 0;
+    }
+    char id[2 * JAIL_VOLUME_ID + 1], what[64];
+    hex_encode(s->volume, JAIL_VOLUME_ID, id);
+    snprintf(what, sizeof what, "mounting the volume %s", id);
+    return fail(s, r, what);
+}
+
 static void close_fds(int (*fds)[FDPASS_MAX])
 {
     for (int i = 0; i < FDPASS_MAX; i++)
@@ -202,10 +222,10 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
     return 0;
 }
 
-static int send_order(struct sandbox *s, int template, int disk)
+static int send_order(struct sandbox *s, int template, int disk, int volume)
 {
     uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
-    struct enter_order order = {.shm_bytes = shm_mib << 20, .self_test = s->self_test};
+    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = volume >= 0, .self_test = s->self_test};
     cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
@@ -214,6 +234,7 @@ static int send_order(struct sandbox *s, int template, int disk)
         fds[i] = -1;
     fds[ENTER_FD_TEMPLATE] = fcntl(template, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_DISK] = fcntl(disk, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_VOLUME] = volume >= 0 ? fcntl(volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
     fds[ENTER_FD_AGENT] = fcntl(s->host->agent_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_CONTROL] = fcntl(s->control_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_LOG] = s->log_fd >= 0 ? fcntl(s->log_fd, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -244,7 +265,11 @@ static int give_order(struct sandbox *s)
     if (r < 0)
         return fail(s, r, "making the writable disk");
     s->disk = r;
-    r = send_order(s, template, s->disk);
+    cleanup_fd int volume = -1;
+    r = mapped_volume(s, userns, &volume);
+    if (r < 0)
+        return r;
+    r = send_order(s, template, s->disk, volume);
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
@@ -429,6 +454,8 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .self_test = plan->self_test,
                           .handler = handler,
                           .arg = arg};
+    if (plan->volume != NULL)
+        memcpy(s->volume, plan->volume, sizeof s->volume);
     timer_init(&s->retry, on_retry, s);
     timer_init(&s->deadline, on_deadline, s);
     int r = begin(s, plan);
@@ -469,15 +496,31 @@ int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats)
     return cgroup_group_stats(sandbox->group, ret_stats);
 }
 
+// Its processes are gone, and the kernel is done with unmounting a moment later.
+static int release_volume(struct sandbox *s)
+{
+    if (!s->volume_mounted)
+        return 0;
+    int r = volume_released(s->host->volumes, s->volume);
+    if (r == 0)
+        s->volume_mounted = false;
+    return r;
+}
+
 static void finish(struct sandbox *s)
 {
     int r = cgroup_group_remove(s->group);
+    if (r == 0)
+        r = release_volume(s);
     if (r == -EBUSY && mono_ns() < s->give_up_ns) {
         timer_set(s->host->loop, &s->retry, mono_ns() + REMOVE_STEP_MS * NS_PER_MS);
         return;
     }
     if (r < 0)
-        log_error("cgroup_not_removed", log_i64("uid_slot", s->uid_slot), log_errno(r));
+        log_error(s->volume_mounted ? "cgroup_or_volume_not_freed" : "cgroup_not_removed", log_i64("uid_slot", s->uid_slot),
+                  log_errno(r));
+    if (s->volume_mounted)  // its lock goes on for as long as it is mounted
+        volume_forget(s->host->volumes, s->volume);
     if (s->error != 0)
         s->handler->on_started(s->arg, s->error, s->detail);
     else

@@ -1,9 +1,9 @@
-// One jailed sandbox: its ids, cgroups, disk and first process.
+// One jailed sandbox: its ids, cgroups, disk, volume and first process.
 //
 // States: entering (its child has been told its cgroups) -> building (the child has its order: mounts, root, limits) -> live
-// (the agent runs) -> ending (the first process is gone, cgroups are removed, with patience) -> freed.  A failure at any step
-// goes straight to ending.  Starting is several short steps on the loop, so that one start does not hold up another, nor an
-// end: the long part, building the root, is done by the child itself.
+// (the agent runs) -> ending (the first process is gone, cgroups are removed and the volume comes free, with patience) ->
+// freed.  A failure at any step goes straight to ending.  Starting is several short steps on the loop, so that one start does
+// not hold up another, nor an end: the long part, building the root, is done by the child itself.
 #ifndef JAILER_SANDBOX_H
 #define JAILER_SANDBOX_H
 
@@ -17,9 +17,10 @@ struct sandbox;
 
 struct sandbox_plan {
     const struct jail_start *start;
-    int template_mount;  // attached in this process's mount namespace; a copy is made
-    int control_fd;      // the agent's end of its control line
-    int log_fd;          // stderr of a self-test, or -1
+    const uint8_t *volume;  // JAIL_VOLUME_ID bytes: what /workspace is, or NULL
+    int template_mount;     // attached in this process's mount namespace; a copy is made
+    int control_fd;         // the agent's end of its control line
+    int log_fd;             // stderr of a self-test, or -1
     bool self_test;
 };
 

@@ -130,8 +130,9 @@ static struct cell *free_cell(struct server *s)
     return NULL;
 }
 
-// All that is the engine's choice is which template, three sizes in checked ranges, a name in a checked alphabet, and a
-// socket for the agent.  Ids, cgroups, paths, mounts and the program come from this process.
+// All that is the engine's choice is which template and volume, three sizes in checked ranges, a name in a checked alphabet,
+// and a socket for the agent.  A volume that is mounted already is refused by its lock.  Ids, cgroups, paths, mounts and the
+// program come from this process.
 static int do_start(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
 {
     int type;
@@ -145,6 +146,8 @@ static int do_start(struct server *s, const struct jail_request *q, int fd, stru
     if (cell == NULL)
         return -EMFILE;
     struct sandbox_plan plan = {.start = &q->start, .template_mount = template, .control_fd = fd, .log_fd = -1};
+    if (jail_volume_named(q->volume.id))
+        plan.volume = q->volume.id;
     int r = sandbox_start(s->host, &plan, &cell_handler, cell, &cell->sandbox, a->detail);
     if (r < 0)
         return r;
@@ -200,12 +203,49 @@ static int do_stats(struct server *s, const struct jail_request *q, int fd, stru
     return r;
 }
 
+// Volumes: their files are named by this process, whatever bytes an id has.  A hostile engine can fill the disk up to what is
+// free, and delete what it could also have given to its clients.
+static int do_volume_create(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd;
+    int r = volume_create(s->host->volumes, q->volume.id, q->volume.mib);
+    if (r == -ENOSPC)
+        snprintf(a->detail, sizeof a->detail, "the disk has no room for another volume of %llu MiB",
+                 (unsigned long long)q->volume.mib);
+    return r;
+}
+
+static int do_volume_delete(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd, (void)a;
+    return volume_delete(s->host->volumes, q->volume.id);
+}
+
+static int do_volume_list(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+{
+    (void)fd;
+    int count = volume_list(s->host->volumes, q->volume.id, a->volumes);
+    if (count < 0)
+        return count;
+    a->slot = (uint32_t)count;
+    return 0;
+}
+
 typedef int operation_fn(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a);
 
 static operation_fn *const operations[JAIL_OP_END_] = {
-    [JAIL_OP_HELLO] = do_hello,     [JAIL_OP_PROBE] = do_probe, [JAIL_OP_MOUNT] = do_mount,
-    [JAIL_OP_UNMOUNT] = do_unmount, [JAIL_OP_START] = do_start, [JAIL_OP_STOP] = do_stop,
-    [JAIL_OP_FREEZE] = do_freeze,   [JAIL_OP_THAW] = do_thaw,   [JAIL_OP_STATS] = do_stats,
+    [JAIL_OP_HELLO] = do_hello,
+    [JAIL_OP_PROBE] = do_probe,
+    [JAIL_OP_MOUNT] = do_mount,
+    [JAIL_OP_UNMOUNT] = do_unmount,
+    [JAIL_OP_START] = do_start,
+    [JAIL_OP_STOP] = do_stop,
+    [JAIL_OP_FREEZE] = do_freeze,
+    [JAIL_OP_THAW] = do_thaw,
+    [JAIL_OP_STATS] = do_stats,
+    [JAIL_OP_VOLUME_CREATE] = do_volume_create,
+    [JAIL_OP_VOLUME_DELETE] = do_volume_delete,
+    [JAIL_OP_VOLUME_LIST] = do_volume_list,
 };
 
 // ---- the channel ----

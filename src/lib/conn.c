@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "lib/connect.h"
 #include "lib/errors.h"
+#include "lib/frames.h"
 #include "wire/pb.h"
 
 #include <signal.h>
@@ -173,11 +174,11 @@ static sandbox_error_t enlist(sandbox_conn_t *conn, struct pending *p)
 
 // A failed send is not reported here: both directions are shut, the reader takes what the engine said last (it may be the
 // reason), then finds the end and fails every waiting call, this one too.
-static void send_frame(sandbox_conn_t *conn, const struct buf *frame)
+static void send_frames(sandbox_conn_t *conn, const struct buf *frames)
 {
     pthread_mutex_lock(&conn->send_lock);
-    for (size_t sent = 0; sent < frame->len && conn->fd >= 0;) {
-        ssize_t n = send(conn->fd, frame->data + sent, frame->len - sent, MSG_NOSIGNAL);
+    for (size_t sent = 0; sent < frames->len && conn->fd >= 0;) {
+        ssize_t n = send(conn->fd, frames->data + sent, frames->len - sent, MSG_NOSIGNAL);
         if (n >= 0) {
             sent += (size_t)n;
         } else if (errno != EINTR) {
@@ -194,8 +195,8 @@ sandbox_error_t conn_begin(sandbox_conn_t *conn, Sandbox__ClientMessage *request
         return fail(SANDBOX_ERR_DAEMON_UNREACHABLE, "this connection belongs to the parent process: open one after fork()");
     *pending = (struct pending){.id = atomic_fetch_add(&conn->next_id, 1)};
     request->request_id = pending->id;
-    cleanup_buf struct buf frame = BUF_INIT(FRAME_HEAD + IPC_FRAME_MAX);
-    int e = pb_append_frame(&frame, request, IPC_FRAME_MAX);
+    cleanup_buf struct buf frames = BUF_INIT(REQUEST_FRAMES_MAX);
+    int e = append_request_frames(&frames, request);
     if (e == -EMSGSIZE)
         return fail(SANDBOX_ERR_TOO_LARGE, "the request has more than the %d bytes that one frame can carry", IPC_FRAME_MAX);
     if (e < 0)
@@ -206,7 +207,7 @@ sandbox_error_t conn_begin(sandbox_conn_t *conn, Sandbox__ClientMessage *request
         pthread_cond_destroy(&pending->arrived);
         return r;
     }
-    send_frame(conn, &frame);
+    send_frames(conn, &frames);
     return SANDBOX_OK;
 }
 

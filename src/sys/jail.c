@@ -17,16 +17,22 @@ static const struct {
     bool takes_fd;
     bool uses_slot;
     bool uses_start;
+    bool takes_volume;  // an id, or none
+    bool needs_volume;  // an id
+    bool sizes_volume;  // and a size
 } shape[JAIL_OP_END_] = {
     [JAIL_OP_HELLO] = {.takes_fd = false},
     [JAIL_OP_PROBE] = {.takes_fd = false},
     [JAIL_OP_MOUNT] = {.takes_fd = true},
     [JAIL_OP_UNMOUNT] = {.uses_slot = true},
-    [JAIL_OP_START] = {.takes_fd = true, .uses_start = true},
+    [JAIL_OP_START] = {.takes_fd = true, .uses_start = true, .takes_volume = true},
     [JAIL_OP_STOP] = {.uses_slot = true},
     [JAIL_OP_FREEZE] = {.uses_slot = true},
     [JAIL_OP_THAW] = {.uses_slot = true},
     [JAIL_OP_STATS] = {.uses_slot = true},
+    [JAIL_OP_VOLUME_CREATE] = {.takes_volume = true, .needs_volume = true, .sizes_volume = true},
+    [JAIL_OP_VOLUME_DELETE] = {.takes_volume = true, .needs_volume = true},
+    [JAIL_OP_VOLUME_LIST] = {.takes_volume = true},
 };
 
 static bool hostname_ok(const char name[static JAIL_HOSTNAME_MAX + 1])
@@ -50,6 +56,20 @@ static bool start_ok(const struct jail_start *s)
            hostname_ok(s->hostname) && s->reserved == 0;
 }
 
+bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID])
+{
+    static const uint8_t none[JAIL_VOLUME_ID];
+    return memcmp(id, none, sizeof none) != 0;
+}
+
+static bool volume_ok(const struct jail_request *q)
+{
+    bool named = jail_volume_named(q->volume.id);
+    if (named ? !shape[q->op].takes_volume : shape[q->op].needs_volume)
+        return false;
+    return shape[q->op].sizes_volume ? in_range(q->volume.mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX) : q->volume.mib == 0;
+}
+
 // What is compared as bytes must not hold padding.
 _Static_assert(sizeof(struct jail_start) == 2 * sizeof(uint64_t) + 4 * sizeof(uint32_t) + JAIL_HOSTNAME_MAX + 1, "padding");
 
@@ -66,7 +86,7 @@ int jail_check(const struct jail_request *request, bool has_fd)
     static const struct jail_start none;
     if (shape[request->op].uses_start ? !start_ok(&request->start) : memcmp(&request->start, &none, sizeof none) != 0)
         return -EPROTO;
-    return 0;
+    return volume_ok(request) ? 0 : -EPROTO;
 }
 
 int jail_receive(int channel, struct jail_request *ret_request, int *ret_fd)

@@ -6,6 +6,9 @@
 // itself.  Nothing in a request came from a guest, and nothing a client wrote reaches it but two numbers (memory, vcpus)
 // and a disk size.
 //
+// Volumes (a session's /workspace) are ext4 images that only the jailer touches.  The engine names one by 16 bytes of its own
+// choice, which the jailer writes as hexadecimal digits: there is no name in them to be checked.
+//
 // Why fixed structs and not protobuf: a root process should parse as little as it can.
 //
 // States of a jailed sandbox: (START) -> running <-> frozen -> (STOP, or its own death) -> gone, said by an EXITED event.
@@ -23,7 +26,7 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 1,
+    JAIL_PROTOCOL_VERSION = 2,
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
     JAIL_MEMORY_MIB_MIN = 16,
@@ -34,10 +37,14 @@ enum {
     JAIL_PIDS_MAX = 65536,
     JAIL_HOSTNAME_MAX = 63,
     JAIL_DETAIL_MAX = 160,
+    JAIL_VOLUME_ID = 16,       // bytes
+    JAIL_VOLUME_MIB_MIN = 16,  // less has no room for a journal
+    JAIL_VOLUME_MIB_MAX = 1024 * 1024,
+    JAIL_VOLUMES_LISTED = 16,  // in one reply
 };
 
 // The descriptors a started engine finds (fixed numbers, checked by it).
-enum { ENGINE_FD_JAILER = 3, ENGINE_FD_RUN_DIR = 4, ENGINE_FD_TEMPLATES_DIR = 5 };
+enum { ENGINE_FD_JAILER = 3, ENGINE_FD_RUN_DIR = 4, ENGINE_FD_TEMPLATES_DIR = 5, ENGINE_FD_STATE_DIR = 6 };
 
 enum jail_op {
     JAIL_OP_HELLO = 1,  // version check
@@ -49,7 +56,10 @@ enum jail_op {
     JAIL_OP_FREEZE,
     JAIL_OP_THAW,
     JAIL_OP_STATS,
-    JAIL_OP_EXITED,  // event, jailer to engine: a sandbox and all its traces are gone
+    JAIL_OP_VOLUME_CREATE,  // a new, empty volume, on the host's disk when this is answered; -EEXIST if there is one of that id
+    JAIL_OP_VOLUME_DELETE,  // -EBUSY while a sandbox has it
+    JAIL_OP_VOLUME_LIST,    // the ids behind (in the order of memcmp) the one given, at most JAIL_VOLUMES_LISTED of them
+    JAIL_OP_EXITED,         // event, jailer to engine: a sandbox and all its traces are gone
     JAIL_OP_END_,
 };
 
@@ -63,12 +73,18 @@ struct jail_start {
     uint32_t reserved;                     // 0; no byte of a request may be padding, which is compared, too
 };
 
+struct jail_volume {
+    uint8_t id[JAIL_VOLUME_ID];  // START: which one /workspace is, all zero for none; VOLUME_*: which one
+    uint64_t mib;                // VOLUME_CREATE
+};
+
 struct jail_request {
     uint32_t op;
     uint32_t id;    // chosen by the engine, echoed
     uint32_t slot;  // a sandbox (STOP, FREEZE, THAW, STATS) or a template (UNMOUNT)
     uint32_t reserved;
     struct jail_start start;
+    struct jail_volume volume;
 };
 
 struct jail_stats {
@@ -83,12 +99,16 @@ struct jail_reply {
     uint32_t op;
     uint32_t id;          // of the request; 0 for an event
     int32_t error;        // 0 or a negative errno
-    uint32_t slot;        // MOUNT: template; START: sandbox; EXITED: sandbox
+    uint32_t slot;        // MOUNT: template; START: sandbox; EXITED: sandbox; VOLUME_LIST: how many there are in `volumes`
     int32_t exit_status;  // EXITED: wait status of the agent
     uint32_t oom;         // EXITED: the agent was killed for memory
     struct jail_stats stats;
     char detail[JAIL_DETAIL_MAX];  // which step failed, for the log and the operator
+    uint8_t volumes[JAIL_VOLUMES_LISTED][JAIL_VOLUME_ID];
 };
+
+// Whether there is an id: not all zero.
+bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID]);
 
 // ---- the jailer's half ----
 
@@ -112,7 +132,7 @@ int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, voi
                     struct jail_client **ret_client);
 struct jail_client *jail_client_free(struct jail_client *client);
 
-// Sends a request (op, slot and start are filled in by the caller; id is chosen here) with `fd` or -1, which stays the
+// Sends a request (op, slot, start and volume are filled in by the caller; id is chosen here) with `fd` or -1, which stays the
 // caller's.  `done` is called exactly once, later, unless a negative errno is returned or the client is freed.
 int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg);
 

@@ -25,8 +25,9 @@ enum {
     // Engine-agent (proto/agent.proto).
     AGENT_PROTOCOL_VERSION = 1,
     AGENT_CONTROL_MAX = 64 * 1024,
-    AGENT_REQUEST_MAX = 72 * 1024,  // an IPC frame's worth and the envelope
-    AGENT_RESULT_MAX = 60 * 1024,   // what fits a GuestResponse with its envelope
+    // An IPC frame's worth, the standard input that came behind it, and the envelope.
+    AGENT_REQUEST_MAX = IPC_FRAME_MAX + EXEC_STDIN_MAX + 8 * 1024,
+    AGENT_RESULT_MAX = 60 * 1024,  // what fits a GuestResponse with its envelope
     AGENT_STREAMS_MAX = 16,
 
     // Heap a parser may take for one message; protobuf's many small parts make it larger than the frame.

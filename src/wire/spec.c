@@ -127,9 +127,9 @@ static int check_env_total(const Sandbox__CreateRequest *r, struct err *err)
 
 // ---- create ----
 
-static int check_session_key(ProtobufCBinaryData key, struct err *err)
+int spec_check_session_key(ProtobufCBinaryData key, struct err *err)
 {
-    bool ok = key.len <= SESSION_KEY_MAX;
+    bool ok = key.len > 0 && key.len <= SESSION_KEY_MAX;
     for (size_t i = 0; ok && i < key.len; i++)
         ok = key.data[i] >= 0x20 && key.data[i] < 0x7F && key.data[i] != '"' && key.data[i] != '\\';
     if (!ok)
@@ -164,8 +164,8 @@ int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits 
         code = check_env("env_vars", r->n_env_vars, r->env_vars, err);
     if (code == 0)
         code = check_env_total(r, err);
-    if (code == 0)
-        code = check_session_key(r->session_key, err);
+    if (code == 0 && r->session_key.len > 0)  // empty: none
+        code = spec_check_session_key(r->session_key, err);
     if (code == 0)
         code = check_egress(r, err);
     return code;
@@ -215,9 +215,9 @@ static int check_exec_limits(const Sandbox__Guest__Exec *e, struct err *err)
 {
     if (e->timeout_ms > EXEC_TIMEOUT_MAX_MS)
         return INVALID("timeout_ms is %" PRIu32 "; at most %d (one hour) is allowed", e->timeout_ms, EXEC_TIMEOUT_MAX_MS);
-    if (e->stdin.len > EXEC_STDIN_MAX)
-        return err_set(err, SANDBOX_ERR_TOO_LARGE, "stdin is %zu bytes long; at most %d are allowed", e->stdin.len,
-                       EXEC_STDIN_MAX);
+    size_t input = e->stdin.len + e->stdin_rest;
+    if (input > EXEC_STDIN_MAX)
+        return err_set(err, SANDBOX_ERR_TOO_LARGE, "stdin is %zu bytes long; at most %d are allowed", input, EXEC_STDIN_MAX);
     if (e->stdout_head > EXEC_STDOUT_HEAD)
         return INVALID("stdout_head is %" PRIu32 "; at most %d fits a reply", e->stdout_head, EXEC_STDOUT_HEAD);
     if (e->stderr_head > EXEC_STDERR_HEAD)

@@ -30,6 +30,8 @@ struct spec_limits {
 
 // 0, or a sandbox_error_t with a sentence in *err.
 int spec_check_create(const Sandbox__CreateRequest *request, const struct spec_limits *limits, struct err *err);
+// 1 to SESSION_KEY_MAX printable ASCII bytes without '"' and '\\'.
+int spec_check_session_key(ProtobufCBinaryData key, struct err *err);
 int spec_check_guest(const Sandbox__GuestRequest *request, struct err *err);
 
 // "host", "host:port" or "*.suffix[:port]" (spec 000, "Egress policy").

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sandbox-cli against an engine made here, and stand-ins for its companion programs.  Prints TAP.
 
-test_cli.py CLI HELLO HELLO-STATIC"""
+test_cli.py CLI HELLO..."""
 import json
 import os
 import pty
@@ -14,7 +14,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_engine import Engine, exec_result  # noqa: E402
 
-CLI, HELLO, HELLO_STATIC = (os.path.abspath(p) for p in sys.argv[1:])
+CLI, *HELLOS = (os.path.abspath(p) for p in sys.argv[1:])
 DEADLINE = 20
 
 tests = []
@@ -413,12 +413,12 @@ def colours_only_on_a_terminal_without_no_color(engine):
 @test
 def the_example_runs_with_both_libraries(engine):
     engine.scripts['echo "$GREETING from a sandbox"'] = exec_result(out=b"hello from a sandbox\n")
-    for number, program in enumerate((HELLO, HELLO_STATIC), 1):
+    for number, program in enumerate(HELLOS, 1):
         done = cli(program=program, engine=engine)
         assert done.returncode == 0, done.err
         assert done.out == "hello from a sandbox\nexit code 0, behind a container wall\n", done.out
         assert engine.destroyed[-1] == number and engine.creates[-1][4] == [b"GREETING=hello"]
-    done = cli(program=HELLO, SANDBOX_SOCKET="/nonexistent")
+    done = cli(program=HELLOS[0], SANDBOX_SOCKET="/nonexistent")
     assert done.returncode == 1 and done.err.startswith("init: ")
 
 

@@ -82,7 +82,7 @@ def fields(data):
     return found
 
 
-CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, ERROR = 1, 2, 3, 4, 5, 6, 7, 15
+CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, SESSION_RENEW, ERROR = 1, 2, 3, 4, 5, 6, 7, 8, 15
 
 
 class Refused(Exception):
@@ -149,8 +149,9 @@ class Client:
     def call(self, kind, body):
         return self.answer(self.ask(kind, body))[1]
 
-    def ask_create(self, memory=64, disk=0, template=TEMPLATE):
+    def ask_create(self, memory=64, disk=0, template=TEMPLATE, key=None, ttl=0):
         body = field(1, memory) + field(2, 1) + field(3, template) + field(5, 20000 * SLOW)
+        body += field(6, key) + field(7, ttl) if key else b""
         return self.ask(CREATE, body + (field(11, disk) if disk else b""))
 
     def created(self, request):
@@ -181,6 +182,10 @@ class Client:
 
     def execute(self, sandbox, script, timeout_ms=60000):
         return self.done(self.ask_exec(sandbox, script, timeout_ms * SLOW))
+
+    def renew(self, key, seconds):
+        """When the volume of the key expires now."""
+        return fields(self.call(SESSION_RENEW, field(1, key) + field(2, seconds)))[1]
 
     def status(self):
         return json.loads(fields(self.call(STATUS, b""))[1])

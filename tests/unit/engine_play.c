@@ -12,10 +12,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-enum { SLOTS = 64, LINES = 512, HELD = 512, TICK_MS = 5 };
+enum { SLOTS = 64, LINES = 512, HELD = 512, TICK_MS = 5, VOLUMES = 64 };
 
 struct line {
     int fd;  // -1: free
@@ -30,6 +31,7 @@ struct stage {
     struct {
         bool live, dying;
         int control;
+        uint8_t volume[JAIL_VOLUME_ID];
         int exit_status;
         bool oom;
     } slot[SLOTS];
@@ -39,6 +41,10 @@ struct stage {
     unsigned held_starts;
     struct jail_request held_stats[HELD];
     unsigned held_stat_count;
+    struct jail_request held_volume[VOLUMES];
+    unsigned held_volumes;
+    struct jail_volume volume[VOLUMES];  // in order
+    unsigned volumes;
 };
 
 static void answer(struct stage *s, struct jail_reply *reply)
@@ -83,6 +89,85 @@ static void bury(struct stage *s)
     }
 }
 
+// ---- volumes ----
+
+static int compare_volumes(const void *a, const void *b)
+{
+    return memcmp(((const struct jail_volume *)a)->id, ((const struct jail_volume *)b)->id, JAIL_VOLUME_ID);
+}
+
+static struct jail_volume *find_volume(struct stage *s, const uint8_t id[static JAIL_VOLUME_ID])
+{
+    for (unsigned i = 0; i < s->volumes; i++)
+        if (memcmp(s->volume[i].id, id, JAIL_VOLUME_ID) == 0)
+            return &s->volume[i];
+    return NULL;
+}
+
+static void add_volume(struct stage *s, const struct jail_volume *volume)
+{
+    s->volume[s->volumes++] = *volume;
+    qsort(s->volume, s->volumes, sizeof s->volume[0], compare_volumes);
+    atomic_store(&s->play->volumes, s->volumes);
+}
+
+static void create_volume(struct stage *s, const struct jail_request *q)
+{
+    int error = atomic_load(&s->play->volume_error);
+    if (find_volume(s, q->volume.id) != NULL || s->volumes == VOLUMES)
+        error = -EEXIST;
+    if (error == 0)
+        add_volume(s, &q->volume);
+    atomic_store(&s->play->volume_mib, (unsigned)q->volume.mib);
+    answer_plain(s, q, error, 0);
+}
+
+// As the jailer does: not one that a sandbox has.
+static bool volume_mounted(const struct stage *s, const uint8_t id[static JAIL_VOLUME_ID])
+{
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (s->slot[i].live && memcmp(s->slot[i].volume, id, JAIL_VOLUME_ID) == 0)
+            return true;
+    return false;
+}
+
+static void delete_volume(struct stage *s, const struct jail_request *q)
+{
+    struct jail_volume *v = find_volume(s, q->volume.id);
+    int error = atomic_load(&s->play->delete_error);
+    atomic_fetch_add(&s->play->volume_deletes, 1);
+    if (v != NULL && volume_mounted(s, v->id))
+        atomic_store(&s->play->broken, true);
+    if (error == 0 && v == NULL)
+        error = -ENOENT;
+    if (error == 0) {
+        *v = s->volume[--s->volumes];
+        qsort(s->volume, s->volumes, sizeof s->volume[0], compare_volumes);
+        atomic_store(&s->play->volumes, s->volumes);
+    }
+    answer_plain(s, q, error, 0);
+}
+
+static void list_volumes(struct stage *s, const struct jail_request *q)
+{
+    struct jail_reply reply = {.op = q->op, .id = q->id};
+    for (unsigned i = 0; i < s->volumes && reply.slot < JAIL_VOLUMES_LISTED; i++)
+        if (compare_volumes(&s->volume[i], &q->volume) > 0)
+            memcpy(reply.volumes[reply.slot++], s->volume[i].id, JAIL_VOLUME_ID);
+    answer(s, &reply);
+}
+
+static void release_volumes(struct stage *s)
+{
+    if (atomic_load(&s->play->hold_volumes))
+        return;
+    for (unsigned i = 0; i < s->held_volumes; i++)
+        create_volume(s, &s->held_volume[i]);
+    s->held_volumes = 0;
+}
+
+// ---- starts ----
+
 static void start(struct stage *s, const struct jail_request *q, int fd)
 {
     int error = atomic_load(&s->play->start_error);
@@ -94,6 +179,12 @@ static void start(struct stage *s, const struct jail_request *q, int fd)
         answer_plain(s, q, error < 0 ? error : -EMFILE, 0);
         return;
     }
+    if (jail_volume_named(q->volume.id) && (find_volume(s, q->volume.id) == NULL || volume_mounted(s, q->volume.id)))
+        atomic_store(&s->play->broken, true);
+    memcpy(s->slot[slot].volume, q->volume.id, JAIL_VOLUME_ID);
+    uint64_t first;
+    memcpy(&first, q->volume.id, sizeof first);
+    atomic_store(&s->play->start_volume, first);
     s->slot[slot].live = true;
     s->slot[slot].control = fd;
     atomic_fetch_add(&s->play->live, 1);
@@ -104,8 +195,11 @@ static void start(struct stage *s, const struct jail_request *q, int fd)
     answer_plain(s, q, 0, slot);
 }
 
+// ---- what was kept back ----
+
 static void release_held(struct stage *s)
 {
+    release_volumes(s);
     if (!atomic_load(&s->play->hold_starts)) {
         for (unsigned i = 0; i < s->held_starts; i++)
             start(s, &s->held_start[i], s->held_fd[i]);
@@ -174,6 +268,16 @@ static void on_request(struct stage *s)
     case JAIL_OP_THAW:
         atomic_fetch_add(&p->thaws, 1);
         answer_plain(s, &q, 0, 0);
+        break;
+    case JAIL_OP_VOLUME_CREATE:
+        atomic_fetch_add(&p->volume_creates, 1);
+        s->held_volume[s->held_volumes++ % VOLUMES] = q;
+        break;
+    case JAIL_OP_VOLUME_DELETE:
+        delete_volume(s, &q);
+        break;
+    case JAIL_OP_VOLUME_LIST:
+        list_volumes(s, &q);
         break;
     case JAIL_OP_STATS:
         s->held_stats[s->held_stat_count++] = q;
@@ -302,6 +406,25 @@ static bool receive_all(int fd, void *bytes, size_t n)
     return recv(fd, bytes, n, MSG_WAITALL) == (ssize_t)n;
 }
 
+static void note_exec(struct play *play, const uint8_t *body, size_t n)
+{
+    Sandbox__Agent__Request *request = (void *)pb_unpack(&sandbox__agent__request__descriptor, body, n);
+    if (request == NULL || request->op_case != SANDBOX__AGENT__REQUEST__OP_EXEC) {
+        pb_free(request);
+        return;
+    }
+    const Sandbox__Guest__Exec *exec = request->exec;
+    unsigned argv = 0;
+    for (size_t i = 0; i < exec->n_argv; i++)
+        argv += (unsigned)exec->argv[i].len;
+    if (exec->stdin_rest != 0)
+        atomic_store(&play->broken, true);
+    atomic_store(&play->stdin_len, (unsigned)exec->stdin.len);
+    atomic_store(&play->stdin_sum, rig_sum(exec->stdin.data, exec->stdin.len));
+    atomic_store(&play->argv_bytes, argv);
+    pb_free(request);
+}
+
 static void on_line(struct stage *s, struct line *line)
 {
     static uint8_t body[AGENT_REQUEST_MAX];
@@ -319,12 +442,16 @@ static void on_line(struct stage *s, struct line *line)
         return;
     }
     line->asked = true;
+    note_exec(s->play, body, n);
     static uint8_t zeros[AGENT_RESULT_MAX + 1];
     switch ((enum play_op)atomic_load(&s->play->op)) {
     case OP_SILENT:
         return;
     case OP_ECHO:
         send_result(line->fd, body, n);
+        break;
+    case OP_RAN:  // an exec result, empty: exit code 0
+        send_result(line->fd, "\x52\x00", 2);
         break;
     case OP_LONGEST:
         send_result(line->fd, zeros, AGENT_RESULT_MAX);
@@ -378,6 +505,8 @@ void *play_jailer(void *arg)
     struct stage *s = calloc(1, sizeof *s);
     s->rig = arg;
     s->play = &s->rig->play;
+    for (unsigned i = atomic_load(&s->play->volumes); i > 0; i--)
+        add_volume(s, &(struct jail_volume){.id = {(uint8_t)i}});
     for (unsigned i = 0; i < SLOTS; i++)
         s->slot[i].control = -1;
     for (unsigned i = 0; i < LINES; i++)

@@ -31,6 +31,14 @@ void rig_tick(void)
     poll(NULL, 0, 2);
 }
 
+uint64_t rig_sum(const uint8_t *bytes, size_t n)
+{
+    uint64_t sum = 14695981039346656037u;  // FNV-1a
+    for (size_t i = 0; i < n; i++)
+        sum = (sum ^ bytes[i]) * 1099511628211u;
+    return sum;
+}
+
 void rig_path(const struct rig *rig, const char *name, char *path, size_t size)
 {
     assert_true(snprintf(path, size, "%s/%s", rig->dir, name) < (int)size);
@@ -77,6 +85,10 @@ static void make_folders(struct rig *rig)
     assert_int_equal(mkdir(path, 0755), 0);
     if (geteuid() == 0)
         assert_int_equal(chown(path, ENGINE_UID, ENGINE_UID), 0);
+    rig_path(rig, "state", path, sizeof path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    if (geteuid() == 0)
+        assert_int_equal(chown(path, ENGINE_UID, ENGINE_UID), 0);
     rig_path(rig, "templates", path, sizeof path);
     assert_int_equal(mkdir(path, 0755), 0);
     rig_write_template(rig, "debian", "not really a filesystem");
@@ -109,15 +121,16 @@ static int open_in(const struct rig *rig, const char *name, int flags)
 
 static void exec_engine(const struct rig *rig, int channel, const char *const *args)
 {
-    int fds[] = {channel, open_in(rig, "run", O_RDONLY | O_DIRECTORY), open_in(rig, "templates", O_RDONLY | O_DIRECTORY)};
+    int fds[] = {channel, open_in(rig, "run", O_RDONLY | O_DIRECTORY), open_in(rig, "templates", O_RDONLY | O_DIRECTORY),
+                 open_in(rig, "state", O_RDONLY | O_DIRECTORY)};
     int log = open_in(rig, "log", O_WRONLY | O_CREAT | O_APPEND);
     int exe = open(program(), O_RDONLY | O_CLOEXEC);
     // A gap above the numbers wanted, so that nothing is overwritten before it has been moved.
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 50);
     dup2(fcntl(log, F_DUPFD_CLOEXEC, 50), STDERR_FILENO);
     exe = fcntl(exe, F_DUPFD_CLOEXEC, 50);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         dup2(fds[i], ENGINE_FD_JAILER + i);
     const char *argv[10 + RIG_ARGS_MAX] = {"sandbox-engine",   "--set", "log_level=debug", "--set",
                                            "socket_mode=0666", "--set", "pool_auto=0"};
@@ -346,6 +359,26 @@ Sandbox__CreateRequest rig_spec(void)
     spec.template_name = (char *)"debian";
     spec.pool_wait_ms = RIG_WAIT_MS;
     return spec;
+}
+
+Sandbox__CreateRequest rig_session_spec(const char *key, uint32_t ttl_s)
+{
+    Sandbox__CreateRequest spec = rig_spec();
+    spec.session_key = (ProtobufCBinaryData){.len = strlen(key), .data = (uint8_t *)key};
+    spec.ttl_seconds = ttl_s;
+    return spec;
+}
+
+void rig_send_renew(int fd, uint64_t id, const char *key, uint32_t extra_s)
+{
+    Sandbox__SessionRenewRequest renew = SANDBOX__SESSION_RENEW_REQUEST__INIT;
+    renew.session_key = (ProtobufCBinaryData){.len = strlen(key), .data = (uint8_t *)key};
+    renew.extra_seconds = extra_s;
+    Sandbox__ClientMessage message = SANDBOX__CLIENT_MESSAGE__INIT;
+    message.request_case = SANDBOX__CLIENT_MESSAGE__REQUEST_SESSION_RENEW;
+    message.session_renew = &renew;
+    message.request_id = id;
+    rig_send(fd, &message);
 }
 
 void rig_send_create(int fd, uint64_t id, const Sandbox__CreateRequest *spec)

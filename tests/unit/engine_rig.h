@@ -25,7 +25,7 @@ enum play_configure {
     CONFIGURE_CLOSE_ONCE,
     CONFIGURE_PONG
 };
-enum play_op { OP_ECHO, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
+enum play_op { OP_ECHO, OP_RAN, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
 
 struct play {
     atomic_int probe_error, start_error, mount_error;  // negative errno to answer with
@@ -37,10 +37,17 @@ struct play {
     atomic_bool kill_oom;   // and this is why
     atomic_int speak_slot;  // a slot + 1: its agent says that it is configured, unasked
     atomic_uint_least64_t page_faults;
+    atomic_int volume_error, delete_error;  // of VOLUME_CREATE, VOLUME_DELETE
+    atomic_bool hold_volumes;               // keeps VOLUME_CREATE until it is false again
+    atomic_uint volumes;                    // files there are; with a number before the start, foreign ones
     // What it saw:
+    atomic_uint volume_creates, volume_deletes, volume_mib;
+    atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint configures, env_vars;                   // how many, and of the last Configure
+    atomic_uint stdin_len, argv_bytes;                  // of the last exec
+    atomic_uint_least64_t stdin_sum;                    // rig_sum of it
     atomic_bool broken;                                 // the engine broke the protocol
 };
 
@@ -85,6 +92,8 @@ char *rig_log(const struct rig *rig);
         }                                                                                                                      \
     } while (0)
 void rig_tick(void);
+// A number that is another one for other bytes.
+uint64_t rig_sum(const uint8_t *bytes, size_t n);
 
 // ---- a client ----
 
@@ -103,6 +112,9 @@ bool rig_closed(int fd);
 // Requests by kind.  `rig_spec` is a valid create.
 Sandbox__CreateRequest rig_spec(void);
 void rig_send_create(int fd, uint64_t id, const Sandbox__CreateRequest *spec);
+// The session's key, with a TTL.
+Sandbox__CreateRequest rig_session_spec(const char *key, uint32_t ttl_s);
+void rig_send_renew(int fd, uint64_t id, const char *key, uint32_t extra_s);
 enum rig_simple { RIG_DESTROY, RIG_PAUSE, RIG_RESUME, RIG_INSPECT, RIG_STATUS };
 void rig_send_simple(int fd, enum rig_simple kind, uint64_t id, uint32_t sandbox);
 void rig_send_stat(int fd, uint64_t id, uint32_t sandbox);

@@ -5,6 +5,7 @@
 #include "agent_rig.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "wire/frame.h"
 #include "wire/limits.h"
 #include "wire/pb.h"
 
@@ -530,7 +531,9 @@ static void broken_requests_are_refused(void **state)
     assert_int_equal(r->status, STATUS(BAD_VERSION));
     pb_free(r);
     cleanup_fd int too_long = rig_open(rig);
-    assert_int_equal(send(too_long, "\0\1\x20\1", 4, 0), 4);  // AGENT_REQUEST_MAX + 1
+    uint8_t head[FRAME_HEAD];
+    frame_put_head(head, AGENT_REQUEST_MAX + 1);
+    assert_int_equal(send(too_long, head, sizeof head, 0), sizeof head);
     assert_null(rig_answer_or_end(too_long));
 }
 

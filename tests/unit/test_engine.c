@@ -258,8 +258,8 @@ static void creates_that_cannot_be_had(void **state)
     spec.memory_mib = 1;
     expect_refused(fd, &spec, SANDBOX_ERR_INVALID_SPEC, "memory_mib is 1");
     spec = rig_spec();
-    spec.session_key = (ProtobufCBinaryData){.len = 3, .data = (uint8_t *)"key"};
-    expect_refused(fd, &spec, SANDBOX_ERR_INVALID_SPEC, "session volumes");
+    spec.session_key = (ProtobufCBinaryData){.len = 3, .data = (uint8_t *)"k\"y"};
+    expect_refused(fd, &spec, SANDBOX_ERR_INVALID_SPEC, "session_key must be");
     spec = rig_spec();
     ProtobufCBinaryData entry = {.len = 17, .data = (uint8_t *)"index.example.org"};
     spec.n_egress_allow = 1;

@@ -46,6 +46,8 @@ static void start_fields_have_two_sides(void **state)
     TRY(start.pids_max, 7, -EPROTO);
     TRY(start.pids_max, JAIL_PIDS_MAX, 0);
     TRY(start.pids_max, JAIL_PIDS_MAX + 1, -EPROTO);
+    TRY(volume.id[JAIL_VOLUME_ID - 1], 1, 0);
+    TRY(volume.mib, 1, -EPROTO);
     TRY(reserved, 1, -EPROTO);
     TRY(slot, 1, -EPROTO);
     TRY(id, 0, -EPROTO);
@@ -86,6 +88,10 @@ static void other_operations_carry_nothing_else(void **state)
         assert_int_equal(jail_check(&q, !ops[i].fd), -EPROTO);
         q.start.vcpus = 1;
         assert_int_equal(jail_check(&q, ops[i].fd), -EPROTO);
+        q = (struct jail_request){.op = ops[i].op, .id = 9, .volume.id[0] = 1};
+        assert_int_equal(jail_check(&q, ops[i].fd), -EPROTO);
+        q = (struct jail_request){.op = ops[i].op, .id = 9, .volume.mib = JAIL_VOLUME_MIB_MIN};
+        assert_int_equal(jail_check(&q, ops[i].fd), -EPROTO);
     }
     struct jail_request stop = {.op = JAIL_OP_STOP, .id = 1, .slot = JAIL_SANDBOXES_MAX - 1};
     assert_int_equal(jail_check(&stop, false), 0);
@@ -93,6 +99,35 @@ static void other_operations_carry_nothing_else(void **state)
     assert_int_equal(jail_check(&stop, false), -EPROTO);
     struct jail_request unmount = {.op = JAIL_OP_UNMOUNT, .id = 1, .slot = JAIL_TEMPLATES_MAX};
     assert_int_equal(jail_check(&unmount, false), -EPROTO);
+}
+
+static int check_volume(uint32_t op, uint8_t id, uint64_t mib)
+{
+    struct jail_request q = {.op = op, .id = 1, .volume = {.id = {id}, .mib = mib}};
+    int r = jail_check(&q, false);
+    assert_int_equal(jail_check(&q, true), -EPROTO);
+    q.slot = 1;
+    assert_int_equal(jail_check(&q, false), -EPROTO);
+    q.slot = 0;
+    q.start.vcpus = 1;
+    assert_int_equal(jail_check(&q, false), -EPROTO);
+    return r;
+}
+
+static void volumes_have_an_id_and_when_made_a_size(void **state)
+{
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_CREATE, 1, JAIL_VOLUME_MIB_MIN - 1), -EPROTO);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_CREATE, 1, JAIL_VOLUME_MIB_MIN), 0);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_CREATE, 1, JAIL_VOLUME_MIB_MAX), 0);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_CREATE, 1, JAIL_VOLUME_MIB_MAX + 1), -EPROTO);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_CREATE, 1, UINT64_MAX), -EPROTO);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_CREATE, 0, JAIL_VOLUME_MIB_MIN), -EPROTO);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_DELETE, 1, 0), 0);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_DELETE, 0, 0), -EPROTO);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_DELETE, 1, JAIL_VOLUME_MIB_MIN), -EPROTO);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 0, 0), 0);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 255, 0), 0);
+    assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 0, 1), -EPROTO);
 }
 
 static void only_whole_packets_are_received(void **state)
@@ -132,9 +167,8 @@ static void only_whole_packets_are_received(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_fields_have_two_sides),
-        cmocka_unit_test(host_names_come_from_an_alphabet),
-        cmocka_unit_test(other_operations_carry_nothing_else),
+        cmocka_unit_test(start_fields_have_two_sides),         cmocka_unit_test(host_names_come_from_an_alphabet),
+        cmocka_unit_test(other_operations_carry_nothing_else), cmocka_unit_test(volumes_have_an_id_and_when_made_a_size),
         cmocka_unit_test(only_whole_packets_are_received),
     };
     return cmocka_run_group_tests_name("jail", tests, NULL, NULL);

@@ -1,5 +1,5 @@
 // The real jailer with a hostile engine: this program is both the test and, started by the jailer as an ordinary user, the
-// engine.  Each case runs in the engine's role, with nothing but its three descriptors, and says on its way out how it went.
+// engine.  Each case runs in the engine's role, with nothing but its four descriptors, and says on its way out how it went.
 #include "agent.pb-c.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -82,16 +82,33 @@ static struct jail_reply mount_good(void)
     return call((struct jail_request){.op = JAIL_OP_MOUNT}, image);
 }
 
-// Starts a sandbox; *ret_control is our end of its control line.
-static struct jail_reply start_one(uint32_t template_slot, int *ret_control)
+static struct jail_reply start_this(struct jail_request q, int *ret_control)
 {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return (struct jail_reply){.error = -errno};
-    struct jail_reply a = call(start_request(template_slot), pair[1]);
+    struct jail_reply a = call(q, pair[1]);
     close(pair[1]);
     *ret_control = pair[0];
     return a;
+}
+
+// Starts a sandbox; *ret_control is our end of its control line.
+static struct jail_reply start_one(uint32_t template_slot, int *ret_control)
+{
+    return start_this(start_request(template_slot), ret_control);
+}
+
+static struct jail_reply start_with_volume(uint32_t template_slot, uint8_t volume, int *ret_control)
+{
+    struct jail_request q = start_request(template_slot);
+    q.volume.id[0] = volume;
+    return start_this(q, ret_control);
+}
+
+static struct jail_reply volume_call(uint32_t op, uint8_t id, uint64_t mib)
+{
+    return call((struct jail_request){.op = op, .volume = {.id = {id}, .mib = mib}}, -1);
 }
 
 static bool wait_exited(struct jail_reply *event)
@@ -107,6 +124,8 @@ static bool wait_exited(struct jail_reply *event)
 static bool configured(int control)
 {
     Sandbox__Agent__Configure configure = SANDBOX__AGENT__CONFIGURE__INIT;
+    configure.machine_id = (ProtobufCBinaryData){32, (uint8_t *)"0123456789abcdef0123456789abcdef"};
+    configure.hostname = (ProtobufCBinaryData){5, (uint8_t *)"sbx-t"};
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE;
     command.configure = &configure;
@@ -237,6 +256,53 @@ static int the_end_of_the_control_line_ends_the_sandbox(void)
     return CASE_PASSED;
 }
 
+// Images that no builder of ours would make: what stands where something is mounted is a link, a file, a FIFO.
+static const char *const bad_images[] = {"proc-link",      "sys-link",  "dev-link", "tmp-link",
+                                         "workspace-link", "proc-file", "dev-fifo", "proc-out"};
+
+static int a_mount_point_that_is_no_folder_fails_the_start(void)
+{
+    for (size_t i = 0; i < sizeof bad_images / sizeof bad_images[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.ext4", bad_images[i]);
+        cleanup_fd int image = openat(ENGINE_FD_TEMPLATES_DIR, name, O_RDONLY | O_CLOEXEC);
+        struct jail_reply m = call((struct jail_request){.op = JAIL_OP_MOUNT}, image);
+        EXPECT(m.error == 0);
+        int control;
+        struct jail_reply s = start_one(m.slot, &control);
+        close(control);
+        if (s.error != -ELOOP && s.error != -ENOTDIR)
+            fprintf(stderr, "# %s: error %d: %.*s\n", bad_images[i], s.error, JAIL_DETAIL_MAX, s.detail);
+        EXPECT(s.error == -ELOOP || s.error == -ENOTDIR);
+        EXPECT(strstr(s.detail, "mount points") != NULL);
+        EXPECT(simple(JAIL_OP_UNMOUNT, m.slot).error == 0);
+    }
+    return CASE_PASSED;
+}
+
+// In /etc a template may have what it likes; its sandbox starts all the same, and nothing is written through a link.
+static int an_odd_etc_is_its_own_loss(void)
+{
+    static const char *const images[] = {"etc-odd", "etc-link", "etc-file", "etc-none"};
+    for (size_t i = 0; i < sizeof images / sizeof images[0]; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.ext4", images[i]);
+        cleanup_fd int image = openat(ENGINE_FD_TEMPLATES_DIR, name, O_RDONLY | O_CLOEXEC);
+        struct jail_reply m = call((struct jail_request){.op = JAIL_OP_MOUNT}, image);
+        EXPECT(m.error == 0);
+        int control;
+        struct jail_reply s = start_one(m.slot, &control);
+        if (s.error != 0)
+            fprintf(stderr, "# %s: error %d: %.*s\n", images[i], s.error, JAIL_DETAIL_MAX, s.detail);
+        EXPECT(s.error == 0);
+        EXPECT(configured(control));
+        close(control);
+        struct jail_reply event;
+        EXPECT(wait_exited(&event));
+    }
+    return CASE_PASSED;
+}
+
 static int many_at_once(void)
 {
     enum { COUNT = 12 };
@@ -257,6 +323,97 @@ static int many_at_once(void)
     struct jail_reply event;
     while (exited < COUNT)
         EXPECT(wait_exited(&event));
+    return CASE_PASSED;
+}
+
+static int volumes_are_made_listed_and_deleted(void)
+{
+    enum { COUNT = JAIL_VOLUMES_LISTED + 3 };
+    EXPECT(volume_call(JAIL_OP_VOLUME_LIST, 0, 0).slot == 0);
+    // Not in order, to be listed in order.
+    for (int i = 0; i < COUNT; i++)
+        EXPECT(volume_call(JAIL_OP_VOLUME_CREATE, (uint8_t)(i * 7 % COUNT + 1), JAIL_VOLUME_MIB_MIN).error == 0);
+    EXPECT(volume_call(JAIL_OP_VOLUME_CREATE, 3, JAIL_VOLUME_MIB_MIN).error == -EEXIST);
+    struct jail_reply a = volume_call(JAIL_OP_VOLUME_LIST, 0, 0);
+    EXPECT(a.error == 0 && a.slot == JAIL_VOLUMES_LISTED);
+    for (int i = 0; i < JAIL_VOLUMES_LISTED; i++)
+        EXPECT(a.volumes[i][0] == i + 1 && a.volumes[i][1] == 0);
+    a = volume_call(JAIL_OP_VOLUME_LIST, JAIL_VOLUMES_LISTED, 0);
+    EXPECT(a.error == 0 && a.slot == COUNT - JAIL_VOLUMES_LISTED && a.volumes[0][0] == JAIL_VOLUMES_LISTED + 1);
+    EXPECT(volume_call(JAIL_OP_VOLUME_LIST, COUNT, 0).slot == 0);
+    for (int i = 1; i <= COUNT; i++)
+        EXPECT(volume_call(JAIL_OP_VOLUME_DELETE, (uint8_t)i, 0).error == 0);
+    EXPECT(volume_call(JAIL_OP_VOLUME_DELETE, 1, 0).error == -ENOENT);
+    EXPECT(volume_call(JAIL_OP_VOLUME_LIST, 0, 0).slot == 0);
+    // More than this disk has.
+    a = volume_call(JAIL_OP_VOLUME_CREATE, 1, JAIL_VOLUME_MIB_MAX);
+    EXPECT(a.error == -ENOSPC && strstr(a.detail, "no room") != NULL);
+    EXPECT(volume_call(JAIL_OP_VOLUME_LIST, 0, 0).slot == 0);
+    return CASE_PASSED;
+}
+
+static int a_volume_has_one_sandbox_at_a_time(void)
+{
+    struct jail_reply m = mount_good();
+    int control, other;
+    EXPECT(start_with_volume(m.slot, 9, &control).error == -ENOENT);
+    EXPECT(volume_call(JAIL_OP_VOLUME_CREATE, 9, JAIL_VOLUME_MIB_MIN).error == 0);
+    for (int i = 0; i < 5; i++) {
+        struct jail_reply s = start_with_volume(m.slot, 9, &control);
+        if (s.error != 0)
+            fprintf(stderr, "# %.*s\n", JAIL_DETAIL_MAX, s.detail);
+        EXPECT(s.error == 0 && configured(control));
+        struct jail_reply second = start_with_volume(m.slot, 9, &other);
+        EXPECT(second.error == -EBUSY && strstr(second.detail, "volume 09000000") != NULL);
+        close(other);
+        EXPECT(volume_call(JAIL_OP_VOLUME_DELETE, 9, 0).error == -EBUSY);
+        // The end of a sandbox is said when its volume is free, not before.
+        EXPECT(simple(JAIL_OP_STOP, s.slot).error == 0);
+        struct jail_reply event;
+        EXPECT(wait_exited(&event) && event.slot == s.slot);
+        close(control);
+    }
+    EXPECT(volume_call(JAIL_OP_VOLUME_DELETE, 9, 0).error == 0);
+    return CASE_PASSED;
+}
+
+static int a_start_that_fails_frees_its_volume(void)
+{
+    struct jail_reply m = mount_good();
+    EXPECT(volume_call(JAIL_OP_VOLUME_CREATE, 8, JAIL_VOLUME_MIB_MIN).error == 0);
+    // A template in which /workspace is a link: the sandbox cannot be built.
+    cleanup_fd int image = openat(ENGINE_FD_TEMPLATES_DIR, "link.ext4", O_RDONLY | O_CLOEXEC);
+    struct jail_reply l = call((struct jail_request){.op = JAIL_OP_MOUNT}, image);
+    int control;
+    EXPECT(l.error == 0 && start_with_volume(l.slot, 8, &control).error < 0);
+    EXPECT(start_with_volume(m.slot, 8, &control).error == 0);
+    return CASE_PASSED;  // left mounted: the jailer's end frees it, and the volume stays
+}
+
+static int volumes_of_the_run_before_are_there(void)
+{
+    struct jail_reply a = volume_call(JAIL_OP_VOLUME_LIST, 0, 0);
+    EXPECT(a.slot == 1 && a.volumes[0][0] == 8);
+    struct jail_reply m = mount_good();
+    int control;
+    struct jail_reply s = start_with_volume(m.slot, 8, &control);
+    EXPECT(s.error == 0 && configured(control));
+    EXPECT(simple(JAIL_OP_STOP, s.slot).error == 0);
+    struct jail_reply event;
+    EXPECT(wait_exited(&event));
+    EXPECT(volume_call(JAIL_OP_VOLUME_DELETE, 8, 0).error == 0);
+    return CASE_PASSED;
+}
+
+static int the_engine_has_a_folder_of_its_own(void)
+{
+    struct stat st;
+    EXPECT(fstat(ENGINE_FD_STATE_DIR, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ENGINE_UID &&
+           (st.st_mode & 0777) == 0700);
+    cleanup_fd int fd = openat(ENGINE_FD_STATE_DIR, "mine", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    EXPECT(fd >= 0);
+    // Nothing else came along.
+    EXPECT(fcntl(ENGINE_FD_STATE_DIR + 2, F_GETFD) < 0);
     return CASE_PASSED;
 }
 
@@ -299,7 +456,14 @@ static const struct {
     CASE(hundreds_live),
     CASE(a_frozen_sandbox_can_be_ended),
     CASE(the_end_of_the_control_line_ends_the_sandbox),
+    CASE(a_mount_point_that_is_no_folder_fails_the_start),
+    CASE(an_odd_etc_is_its_own_loss),
     CASE(many_at_once),
+    CASE(volumes_are_made_listed_and_deleted),
+    CASE(a_volume_has_one_sandbox_at_a_time),
+    CASE(a_start_that_fails_frees_its_volume),
+    CASE(volumes_of_the_run_before_are_there),
+    CASE(the_engine_has_a_folder_of_its_own),
     CASE(leave_sandboxes_running),
     CASE(break_the_protocol),
 #undef CASE
@@ -337,9 +501,34 @@ static int make_templates(void **state)
     snprintf(command, sizeof command,
              "set -e; chmod 711 %s; cd %s; mkdir templates root root/etc root/dev root/proc root/sys root/tmp root/workspace; "
              "truncate -s 8M templates/good.ext4; /sbin/mkfs.ext4 -q -F -d root templates/good.ext4; "
-             "cp templates/good.ext4 templates/loose.ext4; chmod 644 templates/good.ext4; chmod 666 templates/loose.ext4",
+             "cp templates/good.ext4 templates/loose.ext4; chmod 644 templates/good.ext4; chmod 666 templates/loose.ext4; "
+             "rmdir root/workspace; ln -s tmp root/workspace; truncate -s 8M templates/link.ext4; "
+             "/sbin/mkfs.ext4 -q -F -d root templates/link.ext4; chmod 644 templates/link.ext4; "
+             "rm root/workspace; mkdir root/workspace",
              work, work);
     assert_int_equal(run(command), 0);
+    // NAME, and what is done to a plain root to make it so.
+    static const char *const hostile[][2] = {
+        {"proc-link", "rmdir proc; ln -s etc proc"},
+        {"sys-link", "rmdir sys; ln -s /etc sys"},
+        {"dev-link", "rmdir dev; ln -s etc dev"},
+        {"tmp-link", "rmdir tmp; ln -s etc tmp"},
+        {"workspace-link", "rmdir workspace; ln -s / workspace"},
+        {"proc-file", "rmdir proc; touch proc"},
+        {"dev-fifo", "rmdir dev; mkfifo dev"},
+        {"proc-out", "rmdir proc; ln -s ../../../../proc proc"},
+        {"etc-odd", "cd etc; mkfifo machine-id; ln -s /proc/self/mem hosts; mkdir hostname; touch hostname/x"},
+        {"etc-link", "rmdir etc; ln -s tmp etc"},
+        {"etc-file", "rmdir etc; touch etc"},
+        {"etc-none", "rmdir etc"},
+    };
+    for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
+        snprintf(command, sizeof command,
+                 "set -e; cd %s; rm -rf odd; cp -a root odd; (cd odd; %s); truncate -s 8M templates/%s.ext4; "
+                 "/sbin/mkfs.ext4 -q -F -d odd templates/%s.ext4; chmod 644 templates/%s.ext4",
+                 work, hostile[i][1], hostile[i][0], hostile[i][0], hostile[i][0]);
+        assert_int_equal(run(command), 0);
+    }
     return 0;
 }
 

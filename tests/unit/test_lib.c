@@ -302,6 +302,50 @@ static void answer_with_code(struct fake_peer *peer, const Sandbox__ClientMessag
         fake_error(peer, m->request_id, atomic_load((atomic_int *)arg), "evil \x1b[31m \xc2\x9b caf\xc3\xa9 \xff text");
 }
 
+// Answers renewals of "key" with 1000 and the seconds, all others with an error.
+static void renew_one(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg)
+{
+    if (m->request_case != SANDBOX__CLIENT_MESSAGE__REQUEST_SESSION_RENEW) {
+        fake_behave(peer, m, NULL);
+        return;
+    }
+    const Sandbox__SessionRenewRequest *renew = m->session_renew;
+    if (renew->session_key.len != 3 || memcmp(renew->session_key.data, "key", 3) != 0) {
+        fake_error(peer, m->request_id, SANDBOX_ERR_SESSION_UNKNOWN, "no such volume");
+        return;
+    }
+    Sandbox__SessionRenewResponse response = SANDBOX__SESSION_RENEW_RESPONSE__INIT;
+    response.expires_at = 1000 + (uint64_t)renew->extra_seconds;
+    Sandbox__ServerMessage reply = SANDBOX__SERVER_MESSAGE__INIT;
+    reply.request_id = m->request_id;
+    reply.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_SESSION_RENEW;
+    reply.session_renew = &response;
+    fake_reply(peer, &reply);
+}
+
+static void sessions_are_renewed(void **state)
+{
+    struct fake_engine *engine = fake_start(renew_one, NULL);
+    uint64_t expires = 7;
+    assert_int_equal(sandbox_session_renew("key", 5, &expires), SANDBOX_ERR_DAEMON_UNREACHABLE);
+    assert_int_equal(sandbox_init(fake_path(engine)), SANDBOX_OK);
+    assert_int_equal(sandbox_session_renew(NULL, 5, &expires), SANDBOX_ERR_INVALID_SPEC);
+    assert_int_equal(sandbox_session_renew("other", 5, &expires), SANDBOX_ERR_SESSION_UNKNOWN);
+    assert_string_equal(sandbox_last_error(), "no such volume");
+    assert_int_equal(expires, 7);
+    assert_int_equal(sandbox_session_renew("key", UINT32_MAX, &expires), SANDBOX_OK);
+    assert_true(expires == 1000 + (uint64_t)UINT32_MAX);
+    assert_int_equal(sandbox_session_renew("key", 5, NULL), SANDBOX_OK);
+    sandbox_conn_t *conn = open_to(engine);
+    assert_int_equal(sandbox_conn_session_renew(conn, "key", 5, &expires), SANDBOX_OK);
+    assert_int_equal(expires, 1005);
+    sandbox_conn_close(conn);
+    assert_int_equal(sandbox_conn_session_renew(NULL, "key", 6, &expires), SANDBOX_OK);
+    assert_int_equal(expires, 1006);
+    sandbox_cleanup();
+    fake_stop(engine);
+}
+
 static void every_code_of_the_engine_arrives(void **state)
 {
     atomic_int code;
@@ -454,6 +498,7 @@ int main(void)
         cmocka_unit_test(create_sends_the_whole_spec),
         cmocka_unit_test(create_refuses_what_it_cannot_send),
         cmocka_unit_test(a_request_fills_one_frame_and_no_more),
+        cmocka_unit_test(sessions_are_renewed),
         cmocka_unit_test(every_code_of_the_engine_arrives),
         cmocka_unit_test(handles_do_their_calls),
         cmocka_unit_test(wrong_answers_are_internal_errors),

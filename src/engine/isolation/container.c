@@ -66,6 +66,8 @@ static void on_reply(void *arg, const struct jail_reply *reply)
         .stats = {.memory_bytes = reply->stats.memory_bytes,
                   .page_faults = reply->stats.page_faults,
                   .oom_kills = reply->stats.oom_kills},
+        .volume_count = reply->slot <= JAIL_VOLUMES_LISTED ? reply->slot : 0,
+        .volumes = reply->volumes,
     };
     if (answer.error == 0 && call->owner != NULL) {
         if (!occupy(c, reply, call->owner)) {
@@ -149,6 +151,8 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     if (n == sizeof request.start.hostname)
         return -EINVAL;
     memcpy(request.start.hostname, what->hostname, n);
+    if (what->volume != NULL)
+        memcpy(request.volume.id, what->volume, sizeof request.volume.id);
     int pair[2];
     if (c->jail == NULL)
         return -EPIPE;
@@ -255,4 +259,28 @@ struct container *container_free(struct container *c)
 int container_hello(struct container *c, driver_done_fn *done, void *arg)
 {
     return ask_about(c, JAIL_OP_HELLO, 0, done, arg);
+}
+
+static int ask_volume(struct container *c, enum jail_op op, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib,
+                      driver_done_fn *done, void *arg)
+{
+    struct jail_request request = {.op = op, .volume.mib = mib};
+    memcpy(request.volume.id, id, sizeof request.volume.id);
+    return ask(c, &request, -1, done, arg);
+}
+
+int container_volume_create(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib, driver_done_fn *done,
+                            void *arg)
+{
+    return ask_volume(c, JAIL_OP_VOLUME_CREATE, id, mib, done, arg);
+}
+
+int container_volume_delete(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg)
+{
+    return ask_volume(c, JAIL_OP_VOLUME_DELETE, id, 0, done, arg);
+}
+
+int container_volume_list(struct container *c, const uint8_t after[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg)
+{
+    return ask_volume(c, JAIL_OP_VOLUME_LIST, after, 0, done, arg);
 }

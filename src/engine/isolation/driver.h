@@ -24,6 +24,8 @@ struct driver_answer {
     uint32_t handle;     // template_attach: the template; start: the sandbox
     int control;         // start: the engine's end of the agent's control line, which now belongs to the callback
     struct driver_stats stats;
+    uint32_t volume_count;  // a list of volumes: their ids
+    const uint8_t (*volumes)[16];
 };
 typedef void driver_done_fn(void *arg, const struct driver_answer *answer);
 
@@ -33,8 +35,9 @@ struct driver_start {
     uint64_t disk_mib;
     uint32_t vcpus;
     uint32_t pids_max;
-    const char *hostname;  // [a-z0-9-]
-    void *owner;           // comes back with `exited`
+    const char *hostname;   // [a-z0-9-]
+    const uint8_t *volume;  // 16 bytes: what /workspace is; NULL: part of the disk
+    void *owner;            // comes back with `exited`
 };
 
 struct driver_exit {

@@ -1,0 +1,170 @@
+// libsandbox++ against a whole system: sandboxes, commands, files, errors, ownership.
+#include "../support/tap.hpp"
+
+#include <cstdlib>
+#include <thread>
+
+namespace
+{
+
+std::string variable(const char *name, const char *otherwise)
+{
+    const char *value = std::getenv(name);
+    return value != nullptr && value[0] != '\0' ? value : otherwise;
+}
+
+std::string socket_path()
+{
+    return variable("SANDBOX_SOCKET", "/nonexistent");
+}
+
+std::chrono::seconds patient(int seconds)
+{
+    return std::chrono::seconds(seconds * std::stoi(variable("SANDBOX_TEST_SLOW", "1")));
+}
+
+sandbox::Spec plain()
+{
+    return sandbox::Spec(128, variable("SANDBOX_TEST_TEMPLATE", "debian"))
+        .pool_wait(static_cast<std::uint32_t>(patient(20).count()) * 1000)
+        .min_isolation(SANDBOX_ISOLATION_CONTAINER);
+}
+
+// A connection and a sandbox on it.
+struct World {
+    sandbox::Engine engine{socket_path()};
+    std::unique_ptr<sandbox::Sandbox> sb = engine.create(plain());
+};
+
+}  // namespace
+
+TEST(the_first_example)
+{
+    sandbox::Engine engine(socket_path());
+    auto sb = engine.create(plain().vcpus(1).env("K", "V"));
+    CHECK_EQ(sb->exec("printf %s \"$K\"").out, "V");
+    sb->pause();
+    CHECK(!sb->inspect().is_running);
+    CHECK_THROWS(sb->exec("true"), SANDBOX_ERR_GUEST_UNAVAILABLE);
+    sb->resume();
+    CHECK(sb->inspect().is_running);
+    CHECK_EQ(sb->inspect().sandbox_id, sb->id());
+    CHECK(sb->isolation() >= SANDBOX_ISOLATION_CONTAINER);
+    CHECK(engine.engine_status().find("\"tiers\"") != std::string::npos);
+}
+
+TEST(commands)
+{
+    using sandbox::Command;
+    World w;
+    const auto r = w.sb->exec(Command::argv({"sh", "-c", "cat; echo \"$A $PWD\" >&2; exit 3"})
+                                  .env("A", "b c")
+                                  .cwd("/tmp")
+                                  .stdin_data(std::string("in\0put", 6))
+                                  .timeout(patient(30)));
+    CHECK_EQ(r.out, std::string("in\0put", 6));
+    CHECK_EQ(r.err, "b c /tmp\n");
+    CHECK_EQ(r.exit_code, 3);
+    CHECK(!r.ok() && !r.timed_out && r.duration.count() > 0);
+    const auto late = w.sb->exec(Command::shell("echo so far; sleep 600").timeout(std::chrono::milliseconds(300)));
+    CHECK(late.timed_out && !late.ok());
+    CHECK_EQ(late.out, "so far\n");
+    const auto killed = w.sb->exec("kill -9 $$");
+    CHECK(killed.exit_code == -1 && killed.term_signal == 9);
+    const auto missing = w.sb->exec(Command::argv({"/no/such/program"}));
+    CHECK(missing.exit_code == 127 && missing.start_errno != 0);
+    const auto much = w.sb->exec(Command::shell("yes").max_output(100000));
+    CHECK(much.output_limit_hit && much.output_truncated && much.out_total > much.out.size());
+}
+
+TEST(all_of_standard_input)
+{
+    World w;
+    std::string most(SANDBOX_MAX_STDIN, '\0');
+    for (std::size_t i = 0; i < most.size(); i++)
+        most[i] = static_cast<char>(i * 2654435761u >> 24);
+    CHECK(w.sb->exec(sandbox::Command::shell("cat > /workspace/copy").stdin_data(most)).ok());
+    CHECK(w.sb->read_file("/workspace/copy") == most);
+    CHECK_THROWS(w.sb->exec(sandbox::Command::shell("cat").stdin_data(most + "x")), SANDBOX_ERR_TOO_LARGE);
+}
+
+TEST(files)
+{
+    World w;
+    sandbox::Sandbox &sb = *w.sb;
+    std::string big(SANDBOX_MAX_FILE, 'b');
+    sb.write_file("/workspace/big", big, 0600);
+    CHECK(sb.read_file("/workspace/big") == big);
+    CHECK_THROWS(sb.write_file("/workspace/big", big + "x"), SANDBOX_ERR_TOO_LARGE);
+    sb.mkdir("/workspace/a/b", 0, true);
+    sb.write_file("/workspace/a/b/f", "one");
+    sb.write_file("/workspace/a/b/f", " two", 0, SANDBOX_WRITE_APPEND);
+    CHECK_EQ(sb.read_file("/workspace/a/b/f"), "one two");
+    CHECK_THROWS(sb.write_file("/workspace/a/b/f", "", 0, SANDBOX_WRITE_EXCL), SANDBOX_ERR_EXISTS);
+    CHECK_THROWS(sb.mkdir("/workspace/a"), SANDBOX_ERR_EXISTS);
+    const auto st = sb.stat("/workspace/a/b/f");
+    CHECK(st.is_regular() && st.size == 7 && st.mode == 0644 && st.mtime > 0 && st.nlink == 1);
+    const auto dir = sb.list_dir("/workspace");
+    CHECK(!dir.truncated && dir.entries.size() >= 2);
+    CHECK(dir.entries[0].name == "a" && dir.entries[0].type == SANDBOX_FILE_DIRECTORY);
+    CHECK(dir.entries[1].name == "big" && dir.entries[1].size == SANDBOX_MAX_FILE && dir.entries[1].mode == 0600);
+    CHECK_THROWS(sb.remove("/workspace/a"), SANDBOX_ERR_GUEST_IO);
+    sb.remove("/workspace/a", true);
+    CHECK_THROWS(sb.stat("/workspace/a"), SANDBOX_ERR_NOT_FOUND);
+    CHECK_THROWS(sb.read_file("/etc/passwd"), SANDBOX_ERR_PATH_DENIED);
+    CHECK_THROWS(sb.remove("/workspace", true), SANDBOX_ERR_PATH_DENIED);
+}
+
+TEST(specs_that_are_refused)
+{
+    sandbox::Engine engine(socket_path());
+    CHECK_THROWS(engine.create(sandbox::Spec(128, "no-such-template")), SANDBOX_ERR_INVALID_SPEC);
+    CHECK_THROWS(engine.create(plain().vcpus(100000)), SANDBOX_ERR_INVALID_SPEC);
+    CHECK_THROWS(engine.create(plain().allow_egress("index.example.org").no_egress()), SANDBOX_ERR_INVALID_SPEC);
+    CHECK_EQ(engine.create(plain().no_egress())->exec("echo alone").out, "alone\n");
+}
+
+TEST(ownership)
+{
+    std::unique_ptr<sandbox::Sandbox> kept;
+    std::uint32_t id = 0;
+    {
+        sandbox::Engine engine(socket_path());
+        kept = engine.create(plain());
+        id = kept->id();
+    }
+    CHECK_EQ(kept->exec("echo still here").out, "still here\n");
+    // Another connection does not see it.
+    sandbox::Engine other(socket_path());
+    const auto mine = other.create(plain());
+    CHECK(mine->id() != id);
+    sandbox::Sandbox moved = std::move(*kept);
+    CHECK(!*kept && moved.id() == id);
+    moved.destroy();
+    CHECK_THROWS(moved.exec("true"), SANDBOX_ERR_INVALID_SPEC);
+    CHECK_EQ(mine->exec("echo fine").out, "fine\n");
+}
+
+TEST(threads_on_one_engine)
+{
+    sandbox::Engine engine(socket_path());
+    std::vector<std::string> said(4);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < said.size(); i++)
+        threads.emplace_back([&engine, &said, i] {
+            try {
+                said[i] = engine.create(plain())->exec("echo " + std::to_string(i)).out;
+            } catch (const std::exception &e) {
+                said[i] = e.what();
+            }
+        });
+    for (std::thread &t : threads)
+        t.join();
+    for (std::size_t i = 0; i < said.size(); i++)
+        CHECK_EQ(said[i], std::to_string(i) + "\n");
+}
+
+int main()
+{
+    return tap::run_all();
+}
