@@ -105,6 +105,13 @@ pid_t engine_pid(void);
 // Kills every agent of this stack, as the host's administrator might.
 void kill_agents(void);
 
+// An instrumented program keeps what it frees for a while: bounds on memory are this many times as wide.
+#ifdef __SANITIZE_ADDRESS__
+enum { MEMORY_SLACK = 512 };
+#else
+enum { MEMORY_SLACK = 1 };
+#endif
+
 // What this stack holds on the host, to be compared before and after.
 struct holdings {
     int processes, mounts, loops, cgroups, jailer_fds, engine_fds;
