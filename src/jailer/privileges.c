@@ -33,6 +33,7 @@ static const int jailer[] = {
     CAP_KILL,          // sandboxes, the engine
     CAP_SYS_PTRACE,    // to open a child's user namespace under /proc
     CAP_SYS_RESOURCE,  // limits of children
+    CAP_SYS_NICE,      // to move a child, which has all capabilities in its own namespace, into a v2 group below cpuset
 };
 
 // Two system calls with a stable layout: a library would be more to read in a root process than this.
