@@ -68,6 +68,30 @@ int host_processes(const char *needle, pid_t *ret_pid)
     return n;
 }
 
+struct one {
+    const char *needle;
+    pid_t pid;
+};
+
+static bool there_is_one(void *arg)
+{
+    struct one *one = arg;
+    pid_t pid = 0;
+    if (host_processes(one->needle, &pid) != 1)
+        return false;
+    one->pid = pid;
+    return true;
+}
+
+// Between a fork and its exec a child may still show its shell's command line, or for a moment none.
+pid_t one_host_process(const char *needle)
+{
+    struct one one = {.needle = needle};
+    if (!eventually(there_is_one, &one, 10000))
+        fail_msg("there is not one host process '%s', but %d", needle, host_processes(needle, NULL));
+    return one.pid;
+}
+
 bool no_host_process(void *needle)
 {
     return host_processes(needle, NULL) == 0;

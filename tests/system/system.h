@@ -99,6 +99,8 @@ bool eventually(bool (*done)(void *arg), void *arg, unsigned ms);
 
 // Host processes with `needle` in their command line; the first one's pid to *ret_pid unless NULL.
 int host_processes(const char *needle, pid_t *ret_pid);
+// Waits until there is exactly one, or fails the test.
+pid_t one_host_process(const char *needle);
 bool no_host_process(void *needle);
 pid_t engine_pid(void);
 

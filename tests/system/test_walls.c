@@ -255,11 +255,6 @@ static void what_one_writes_never_reaches_the_template(void **state)
     assert_null(strstr(issue, "changed"));
 }
 
-static bool is_on_host(void *needle)
-{
-    return host_processes(needle, NULL) == 1;
-}
-
 static void host_ids(sandbox_handle_t *h, const char *marker, unsigned long *ret_first, unsigned long *ret_count)
 {
     cleanup_free char *script = NULL;
@@ -268,8 +263,7 @@ static void host_ids(sandbox_handle_t *h, const char *marker, unsigned long *ret
     run(h, script, &r);
     cleanup_free char *needle = NULL;
     assert_true(asprintf(&needle, "sleep %s", marker) > 0);
-    pid_t pid = 0;
-    assert_true(eventually(is_on_host, needle, 10000) && host_processes(needle, &pid) == 1);
+    pid_t pid = one_host_process(needle);
     char path[64];
     unsigned long inside = 1;
     snprintf(path, sizeof path, "/proc/%d/uid_map", pid);
@@ -303,13 +297,7 @@ static void on_the_host_it_is_nobody(void **state)
         skip();
     }
     assert_int_equal(exit_code(*state, "sleep 733003 >/dev/null 2>&1 &"), 0);
-    pid_t pid = 0;
-    // The shell has ended; its child may still be on its way to becoming sleep.
-    uint64_t deadline = now_ms() + patient(5000);
-    while (host_processes("sleep 733003", &pid) != 1 && now_ms() < deadline)
-        ;
-    char needle[] = "sleep 733003";
-    assert_true(eventually(is_on_host, needle, 10000) && host_processes(needle, &pid) == 1);
+    pid_t pid = one_host_process("sleep 733003");
     char path[64], a[256] = "", b[256] = "";
     static const char *const spaces[] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"};
     for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) {
