@@ -156,7 +156,9 @@ static void assert_nothing_is_left(const struct residue *before, const char *wha
     assert_in_range(now.engine_kib, 0, before->engine_kib + ROOM_KIB * MEMORY_SLACK);
     assert_in_range(now.jailer_kib, 0, before->jailer_kib + ROOM_KIB * MEMORY_SLACK);
     long dying = before->dying;
-    assert_true(eventually(few_are_dying, &dying, 20000));
+    const char *shared = getenv("SANDBOX_TESTS_SHARED_HOST");
+    if (shared == NULL || strcmp(shared, "1") != 0)  // else they may be somebody else's
+        assert_true(eventually(few_are_dying, &dying, 20000));
 }
 
 // ---- sandboxes
