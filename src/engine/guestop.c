@@ -103,7 +103,7 @@ static int open_line(struct guestop *op)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     cleanup_fd int ours = pair[0], theirs = pair[1];
-    int r = agent_line_open_stream(op->sandbox->line, theirs);
+    int r = agent_line_open_stream(op->sandbox->line, theirs, NULL);
     if (r == 0)
         r = stream_new(op->sandbox->engine->loop, ours, &limits, &handler, op, &op->line);
     if (r == 0)

@@ -54,6 +54,14 @@ static void write_creates(const struct metrics *m, struct buf *out)
                (double)m->create_ns / (double)NS_PER_S, m->creates[0]);
 }
 
+static void write_streams(const struct metrics *m, struct buf *out)
+{
+    head(out, "streams_total", "counter", "Streams asked for, by result; ok: the client was given its descriptor.");
+    for (int i = 0; i < METRIC_RESULTS; i++)
+        if (i == 0 || m->streams[i] > 0)
+            buf_printf(out, "sandbox_engine_streams_total{result=\"%s\"} %" PRIu64 "\n", result_names[i], m->streams[i]);
+}
+
 static void write_guest_ops(const struct metrics *m, struct buf *out)
 {
     head(out, "guest_ops_total", "counter", "Guest operations answered; ok: the agent's result was relayed.");
@@ -108,5 +116,6 @@ void metrics_write(const struct engine *e, struct buf *out)
     write_creates(m, out);
     write_pool(e, out);
     write_guest_ops(m, out);
+    write_streams(m, out);
     write_sandboxes(e, out);
 }

@@ -7,6 +7,7 @@
 #include "engine/power.h"
 #include "engine/sandbox.h"
 #include "engine/status.h"
+#include "engine/streams.h"
 #include "libsandbox.h"
 
 #include <stdlib.h>
@@ -113,6 +114,11 @@ static void on_guest(struct request *r, const Sandbox__ClientMessage *message)
     guestop_begin(r, message->guest);
 }
 
+static void on_stream(struct request *r, const Sandbox__ClientMessage *message)
+{
+    stream_begin(r, message->stream);
+}
+
 static void on_status(struct request *r, const Sandbox__ClientMessage *message)
 {
     (void)message;
@@ -135,7 +141,7 @@ static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage 
     [SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE] = on_create,   [SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY] = on_destroy,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_PAUSE] = on_pause,     [SANDBOX__CLIENT_MESSAGE__REQUEST_RESUME] = on_resume,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_INSPECT] = on_inspect, [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST] = on_guest,
-    [SANDBOX__CLIENT_MESSAGE__REQUEST_STATUS] = on_status,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_STATUS] = on_status,   [SANDBOX__CLIENT_MESSAGE__REQUEST_STREAM] = on_stream,
 };
 
 void requests_dispatch(struct request *r, const Sandbox__ClientMessage *message)

@@ -303,8 +303,8 @@ static int (*const steps[ENTER_STEPS])(struct entry *e) = {
     [ENTER_EXEC] = exec_agent,
 };
 
-// Nothing of the jailer's but the line and the log stays open: least of all the jailer's own end of this line, without which its
-// death would not be seen.
+// Nothing of the jailer's but the line and the log stays open: least of all the jailer's own end of this line, without which
+// its death would not be seen.
 static int leave_descriptors(int line)
 {
     if (line != FIRST_KEPT && dup3(line, FIRST_KEPT, O_CLOEXEC) < 0)

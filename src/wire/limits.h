@@ -28,6 +28,8 @@ enum {
     AGENT_REQUEST_MAX = 72 * 1024,  // an IPC frame's worth and the envelope
     AGENT_RESULT_MAX = 60 * 1024,   // what fits a GuestResponse with its envelope
     AGENT_STREAMS_MAX = 16,
+    STREAM_PAYLOAD_MAX = 64 * 1024,  // of one frame on a stream line
+    STREAM_WINDOW = 128 * 1024,      // bytes of stdin that may be under way; fits a socket, so that sending never waits
 
     // Heap a parser may take for one message; protobuf's many small parts make it larger than the frame.
     UNPACK_HEAP_MAX = 1024 * 1024,

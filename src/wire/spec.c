@@ -284,3 +284,25 @@ int spec_check_guest(const Sandbox__GuestRequest *r, struct err *err)
         return INVALID("the guest operation is missing, or one this engine does not know");
     }
 }
+
+// ---- streams ----
+
+static int check_command(const Sandbox__Guest__Exec *e, const Sandbox__Guest__Terminal *terminal, struct err *err)
+{
+    if (e == NULL)
+        return INVALID("there is no command");
+    if (terminal != NULL && (terminal->rows > UINT16_MAX || terminal->cols > UINT16_MAX))
+        return INVALID("the terminal is %" PRIu32 " by %" PRIu32 "; at most %d rows and columns are possible", terminal->rows,
+                       terminal->cols, UINT16_MAX);
+    return check_exec(e, err);
+}
+
+int spec_check_stream(const Sandbox__StreamRequest *r, struct err *err)
+{
+    switch (r->op_case) {
+    case SANDBOX__STREAM_REQUEST__OP_EXEC:
+        return check_command(r->exec->exec, r->exec->terminal, err);
+    default:
+        return INVALID("the stream's operation is missing, or one this engine does not know");
+    }
+}

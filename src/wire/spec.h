@@ -30,6 +30,7 @@ struct spec_limits {
 
 // 0, or a sandbox_error_t with a sentence in *err.
 int spec_check_create(const Sandbox__CreateRequest *request, const struct spec_limits *limits, struct err *err);
+int spec_check_stream(const Sandbox__StreamRequest *request, struct err *err);
 int spec_check_guest(const Sandbox__GuestRequest *request, struct err *err);
 
 // "host", "host:port" or "*.suffix[:port]" (spec 000, "Egress policy").

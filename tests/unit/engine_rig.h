@@ -28,10 +28,12 @@ struct play {
     atomic_int kill_slot;  // a slot + 1: that sandbox ends by itself
     atomic_bool kill_oom;  // and this is why
     atomic_uint_least64_t page_faults;
+    atomic_uint_least64_t end_stream;  // the agent in slot 0 reports the end of this line
     // What it saw:
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint env_vars;                               // of the last Configure
+    atomic_uint_least64_t last_stream;                  // id of the last line
     atomic_bool broken;                                 // the engine broke the protocol
 };
 
