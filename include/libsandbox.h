@@ -53,6 +53,7 @@ extern "C" {
 #define SANDBOX_EXEC_STDOUT_HEAD (32u * 1024) /* most of stdout that sandbox_exec returns */
 #define SANDBOX_EXEC_STDERR_HEAD (16u * 1024) /* most of stderr that sandbox_exec returns */
 #define SANDBOX_MAX_GUEST_OPS 16              /* guest operations in flight on one connection */
+#define SANDBOX_MAX_PROCESSES 256             /* background processes known in one sandbox */
 #define SANDBOX_MAX_OWNED 128                 /* sandboxes owned by one connection, as shipped */
 
 typedef struct sandbox_handle_t sandbox_handle_t; /* one sandbox, owned by the connection that created it */
@@ -164,11 +165,12 @@ typedef struct {
 } sandbox_stream_options_t;
 
 typedef enum {
-    SANDBOX_EVENT_NONE = 0,      /* nothing came in time */
-    SANDBOX_EVENT_STDOUT = 1,    /* data, len: bytes the command wrote; of a terminal, all of them */
-    SANDBOX_EVENT_STDERR = 2,    /* likewise */
-    SANDBOX_EVENT_EXIT = 3,      /* result: the command has ended, and all it wrote has been read */
-    SANDBOX_EVENT_STDIN_ROOM = 4 /* sandbox_stream_write_stdin takes more again */
+    SANDBOX_EVENT_NONE = 0,       /* nothing came in time */
+    SANDBOX_EVENT_STDOUT = 1,     /* data, len: bytes the command wrote; of a terminal, all of them */
+    SANDBOX_EVENT_STDERR = 2,     /* likewise */
+    SANDBOX_EVENT_EXIT = 3,       /* result: the command has ended, and all it wrote has been read */
+    SANDBOX_EVENT_STDIN_ROOM = 4, /* sandbox_stream_write_stdin takes more again */
+    SANDBOX_EVENT_DROPPED = 5     /* dropped: so many bytes of an attached process's output are missing here */
 } sandbox_event_type_t;
 
 typedef struct {
@@ -176,7 +178,8 @@ typedef struct {
     const uint8_t *data;
     size_t len;
     const sandbox_exec_result_t *result; /* out and err are empty: they were events */
-    uint64_t reserved[6];
+    uint64_t dropped;
+    uint64_t reserved[5];
 } sandbox_event_t;
 
 /* Where sandbox_exec_streaming puts output.  Each is called from the calling thread with bytes as they come; a return value
@@ -187,6 +190,33 @@ typedef struct {
     void *arg;
     uint64_t reserved[4];
 } sandbox_output_t;
+
+/* ---- Background processes ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int terminal; /* as in sandbox_stream_options_t */
+    uint16_t rows;
+    uint16_t cols;
+    int open_stdin;      /* 1: standard input stays open behind stdin_data, for sandbox_attach with `input` */
+    uint32_t ring_bytes; /* of the latest stdout, and of stderr, that are kept; 0: 256 KiB, which is the most */
+    uint64_t reserved[6];
+} sandbox_spawn_options_t;
+
+typedef struct {
+    uint32_t process_id; /* from sandbox_spawn */
+    uint32_t pid;        /* inside the sandbox */
+    const char *command; /* its arguments with blanks between them, cut after about 100 bytes; inside the list's block */
+    bool running;
+    bool terminal;
+    bool timed_out;
+    bool oom_killed;
+    int32_t exit_code; /* as in sandbox_exec_result_t; -1 while it runs */
+    int32_t term_signal;
+    int64_t started_at_ms; /* since 1970 */
+    uint64_t out_total;    /* bytes it wrote */
+    uint64_t err_total;
+    uint64_t reserved[4];
+} sandbox_process_t;
 
 /* ---- Files -------------------------------------------------------------------------------------------------------- */
 
@@ -322,6 +352,23 @@ sandbox_error_t sandbox_stream_signal(sandbox_stream_t *stream, int signal_numbe
 sandbox_error_t sandbox_stream_kill(sandbox_stream_t *stream);
 /* NULL is fine. */
 void sandbox_stream_free(sandbox_stream_t *stream);
+
+/* Starts a command in the background and returns when it runs: it lives until it ends or its sandbox does, whoever calls.  Its
+ * latest output is kept, so that it never waits for a reader.  timeout_ms 0 and max_output 0 are no limits.  What cannot be
+ * started is a process that ended with 127 or 126.  `options` NULL: pipes, and no input beyond the spec's.  At most
+ * SANDBOX_MAX_PROCESSES are known in a sandbox; those that ended are forgotten when there are more, the oldest first.
+ * Errors as sandbox_exec; the input counts in the one frame of TOO_LARGE. */
+sandbox_error_t sandbox_spawn(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec, const sandbox_spawn_options_t *options,
+                              uint32_t *out_process_id);
+/* Those that are known, by id.  *out_processes is one block: free it with free(). */
+sandbox_error_t sandbox_processes(sandbox_handle_t *handle, sandbox_process_t **out_processes, size_t *out_count);
+/* A stream of a process: what is kept of its output (stdout, then stderr), then what comes, then SANDBOX_EVENT_EXIT; also when
+ * it has ended already.  One that is read slowly misses bytes, and is told so (SANDBOX_EVENT_DROPPED).  Any number at once;
+ * with `input` 1, which takes standard input, one at a time (else GUEST_UNAVAILABLE).  sandbox_stream_free leaves the process
+ * alone. NOT_FOUND, from sandbox_stream_read, when there is no such process. */
+sandbox_error_t sandbox_attach(sandbox_handle_t *handle, uint32_t process_id, int input, sandbox_stream_t **out_stream);
+/* To everything the process started, or with `main_only` 1 to itself.  NOT_FOUND when it has ended, or never was. */
+sandbox_error_t sandbox_process_signal(sandbox_handle_t *handle, uint32_t process_id, int signal_number, int main_only);
 
 /* File paths are absolute and stay inside /workspace, also through symbolic links.
  * Errors of all: PATH_DENIED, NOT_FOUND, GUEST_IO, GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE. */

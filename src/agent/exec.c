@@ -226,6 +226,26 @@ int exec_signal(struct exec *x, int number)
     return kill(-x->child.pid, number) < 0 && kill(x->child.pid, number) < 0 ? -errno : 0;
 }
 
+int exec_signal_main(struct exec *x, int number)
+{
+    if (x->reaped)
+        return -ESRCH;
+    return kill(x->child.pid, number) < 0 ? -errno : 0;
+}
+
+int exec_signal_all(struct exec *x, int number)
+{
+    if (x->reaped)
+        return -ESRCH;
+    slot_signal(x->slot, x->child.pid, number);
+    return 0;
+}
+
+pid_t exec_pid(const struct exec *x)
+{
+    return x->reaped ? 0 : x->child.pid;
+}
+
 // ---- input and flow ----
 
 int exec_write(struct exec *x, const uint8_t *bytes, size_t n)

@@ -49,6 +49,11 @@ void exec_end_input(struct exec *x);
 void exec_hold(struct exec *x, bool hold);
 // To the main process's group, as a terminal would.  -ESRCH if it has ended.
 int exec_signal(struct exec *x, int number);
+// To the main process, or to everything of the command.  -ESRCH if the main process has ended.
+int exec_signal_main(struct exec *x, int number);
+int exec_signal_all(struct exec *x, int number);
+// The main process's; 0 if there is none.
+pid_t exec_pid(const struct exec *x);
 // Kills everything of it; the result comes.
 void exec_kill(struct exec *x);
 // 0 or a negative errno; -ENOTTY without a terminal.

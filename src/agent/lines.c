@@ -5,6 +5,7 @@
 #include "agent/exec.h"
 #include "agent/exec_stream.h"
 #include "agent/files.h"
+#include "agent/processes.h"
 #include "agent/removal.h"
 #include "agent/request_check.h"
 #include "base/cleanup.h"
@@ -123,11 +124,26 @@ static void on_removal_done(void *arg, struct answer *a)
     reply_answer(l, a);
 }
 
+static void serve_stream(struct line *l, const Sandbox__Agent__Request *request)
+{
+    struct agent *agent = l->owner->agent;
+    switch (request->op_case) {
+    case SANDBOX__AGENT__REQUEST__OP_EXEC_STREAM:
+        exec_stream_start(agent, l, request->exec_stream);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_SPAWN:
+        process_spawn(agent->processes, l, request->spawn);
+        break;
+    default:
+        process_attach(agent->processes, l, request->attach);
+    }
+}
+
 static void serve(struct line *l, const Sandbox__Agent__Request *request)
 {
     struct agent *agent = l->owner->agent;
     if (l->streaming) {
-        exec_stream_start(agent, l, request->exec_stream);
+        serve_stream(l, request);
         return;
     }
     cleanup_answer struct answer a;
@@ -143,6 +159,10 @@ static void serve(struct line *l, const Sandbox__Agent__Request *request)
         l->removal = removal_start(agent, request->remove, request->allow_outside, on_removal_done, l, &a);
         if (l->removal != NULL)
             return;
+    } else if (request->op_case == SANDBOX__AGENT__REQUEST__OP_LIST_PROCESSES) {
+        processes_list(agent->processes, &a);
+    } else if (request->op_case == SANDBOX__AGENT__REQUEST__OP_SIGNAL_PROCESS) {
+        process_signal(agent->processes, request->signal_process, &a);
     } else {
         files_run(request, &a);
     }

@@ -84,6 +84,9 @@ static void on_deadline(void *arg)
 _Static_assert((int)SANDBOX__AGENT__REQUEST__OP_EXEC == (int)SANDBOX__GUEST_REQUEST__OP_EXEC, "one set of numbers");
 _Static_assert((int)SANDBOX__AGENT__REQUEST__OP_REMOVE == (int)SANDBOX__GUEST_REQUEST__OP_REMOVE, "one set of numbers");
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_REMOVE - (int)SANDBOX__GUEST_REQUEST__OP_EXEC == METRIC_REMOVE, "in order");
+_Static_assert((int)SANDBOX__AGENT__REQUEST__OP_SIGNAL_PROCESS == (int)SANDBOX__GUEST_REQUEST__OP_SIGNAL_PROCESS, "likewise");
+_Static_assert((int)SANDBOX__GUEST_REQUEST__OP_SIGNAL_PROCESS - (int)SANDBOX__GUEST_REQUEST__OP_EXEC == METRIC_SIGNAL_PROCESS,
+               "in order");
 
 static int send_request(struct guestop *op, const Sandbox__GuestRequest *message)
 {

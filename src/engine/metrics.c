@@ -15,9 +15,15 @@ static const char *const result_names[METRIC_RESULTS] = {
 };
 
 static const char *const op_names[METRIC_GUEST_OPS] = {
-    [METRIC_EXEC] = "exec",         [METRIC_READ_FILE] = "read_file", [METRIC_WRITE_FILE] = "write_file",
-    [METRIC_LIST_DIR] = "list_dir", [METRIC_STAT] = "stat",           [METRIC_MKDIR] = "mkdir",
+    [METRIC_EXEC] = "exec",
+    [METRIC_READ_FILE] = "read_file",
+    [METRIC_WRITE_FILE] = "write_file",
+    [METRIC_LIST_DIR] = "list_dir",
+    [METRIC_STAT] = "stat",
+    [METRIC_MKDIR] = "mkdir",
     [METRIC_REMOVE] = "remove",
+    [METRIC_LIST_PROCESSES] = "list_processes",
+    [METRIC_SIGNAL_PROCESS] = "signal_process",
 };
 
 static const char *const death_names[METRIC_DEATHS] = {

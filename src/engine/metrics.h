@@ -16,6 +16,8 @@ enum metric_guest_op {
     METRIC_STAT,
     METRIC_MKDIR,
     METRIC_REMOVE,
+    METRIC_LIST_PROCESSES,
+    METRIC_SIGNAL_PROCESS,
     METRIC_GUEST_OPS,
 };
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static sandbox_error_t take_exec_result(sandbox_stream_t *s, const Sandbox__Guest__Result *result)
+sandbox_error_t stream_take_exec_result(sandbox_stream_t *s, const Sandbox__Guest__Result *result)
 {
     if (result->result_case != SANDBOX__GUEST__RESULT__RESULT_EXEC)
         return guest_nonsense("a result of another kind");
@@ -65,7 +65,7 @@ sandbox_error_t sandbox_exec_stream(sandbox_handle_t *handle, const sandbox_exec
     exec.open_stdin = options->open_stdin || spec->stdin_len > 0;
     DEFINE_STREAM(op, EXEC, exec, &exec);
     sandbox_stream_t *s = NULL;
-    r = stream_start(handle, &op, take_exec_result, &s);
+    r = stream_start(handle, &op, stream_take_exec_result, &s);
     if (r != SANDBOX_OK)
         return r;
     s->stdin_closed = !exec.open_stdin;

@@ -13,6 +13,8 @@ _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_LIST_DIR == (int)SANDBOX__GUEST__
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_STAT == (int)SANDBOX__GUEST__RESULT__RESULT_STAT, "stat");
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_MKDIR == (int)SANDBOX__GUEST__RESULT__RESULT_MKDIR, "mkdir");
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_REMOVE == (int)SANDBOX__GUEST__RESULT__RESULT_REMOVE, "remove");
+_Static_assert((int)SANDBOX__GUEST_REQUEST__OP_LIST_PROCESSES == (int)SANDBOX__GUEST__RESULT__RESULT_LIST_PROCESSES, "list");
+_Static_assert((int)SANDBOX__GUEST_REQUEST__OP_SIGNAL_PROCESS == (int)SANDBOX__GUEST__RESULT__RESULT_SIGNAL_PROCESS, "signal");
 
 sandbox_error_t guest_nonsense(const char *what)
 {

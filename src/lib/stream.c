@@ -244,6 +244,18 @@ static sandbox_error_t take_frame(sandbox_stream_t *s, const struct stream_frame
             *event = (sandbox_event_t){.type = SANDBOX_EVENT_EXIT, .result = &s->result};
         return r;
     }
+    case FRAME_STARTED:
+        if (s->op != SANDBOX__STREAM_REQUEST__OP_SPAWN || s->process != 0 || f->number == 0)
+            return end_with(s, guest_nonsense("a process that was not asked for"));
+        s->process = (uint32_t)f->number;
+        *event = (sandbox_event_t){.type = SANDBOX_EVENT_NONE};
+        return SANDBOX_OK;
+    case FRAME_DROPPED:
+        if (s->op != SANDBOX__STREAM_REQUEST__OP_EXEC) {
+            *event = (sandbox_event_t){.type = SANDBOX_EVENT_DROPPED, .dropped = f->number};
+            return SANDBOX_OK;
+        }
+        return end_with(s, guest_nonsense("output is missing that is never thrown away"));
     default:
         return end_with(s, guest_nonsense("a frame that does not belong to this stream"));
     }

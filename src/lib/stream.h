@@ -26,6 +26,7 @@ struct sandbox_stream_t {
     atomic_bool send_failed;
     atomic_bool stdin_closed;
 
+    uint32_t process;  // of a Spawn, when it has started
     bool over;
     struct {
         sandbox_error_t code;
@@ -40,6 +41,8 @@ struct sandbox_stream_t {
 // Asks the engine for a stream (`op` with op_case set; its sandbox_id is set here).
 sandbox_error_t stream_start(sandbox_handle_t *handle, Sandbox__StreamRequest *op, stream_result_fn *take_result,
                              sandbox_stream_t **ret_stream);
+// The result of a command.
+sandbox_error_t stream_take_exec_result(sandbox_stream_t *stream, const Sandbox__Guest__Result *result);
 // Sends one whole frame, waiting at most SEND_WAIT_MS for room.  GUEST_UNAVAILABLE.
 sandbox_error_t stream_send_frame(sandbox_stream_t *stream, enum stream_frame_type type, const void *payload, size_t n);
 

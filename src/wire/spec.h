@@ -16,6 +16,7 @@
 enum {
     SPEC_MEMORY_MIB_MIN = 16,
     SPEC_DISK_MIB_MIN = 16,
+    SPEC_SIGNAL_MAX = 64,
     // What all env_vars of a create may take together, so that they fit one control message to the agent.
     SPEC_ENV_TOTAL_MAX = 63 * 1024,
     HOST_NAME_MAX_BYTES = 253,

@@ -47,8 +47,7 @@ static void much_goes_through_little_memory(void **state)
     uint64_t bytes = 0;
     sandbox_output_t output = {.on_stdout = count, .arg = &bytes};
     sandbox_exec_spec_t spec = {.command = "head -c 200000000 /dev/zero"};
-    pid_t agent = -1;
-    host_processes("sandbox-agent", &agent);
+    pid_t agent = setting()->on_host ? told_newest_agent() : -1;
     uint64_t engine_before = rss_kib(engine_pid()), client_before = rss_kib(getpid());
     uint64_t agent_before = agent > 0 ? rss_kib(agent) : 0;
     cleanup_result sandbox_exec_result_t r = {0};
@@ -233,7 +232,7 @@ static void a_sandbox_that_ends_is_an_error_not_an_exit(void **state)
         if (destroyed)
             assert_ok(sandbox_destroy(h));
         else
-            told_kill_newest_agent();
+            assert_int_equal(kill(told_newest_agent(), SIGKILL), 0);
         sandbox_event_t e = {0};
         sandbox_error_t r;
         do {
@@ -243,6 +242,93 @@ static void a_sandbox_that_ends_is_an_error_not_an_exit(void **state)
         if (!destroyed)
             sandbox_destroy(h);
     }
+}
+
+// ---- background processes ----
+
+static sandbox_process_t only_process(sandbox_handle_t *h, uint32_t id)
+{
+    sandbox_process_t *list = NULL, found = {0};
+    size_t n = 0;
+    assert_ok(sandbox_processes(h, &list, &n));
+    for (size_t i = 0; i < n; i++)
+        if (list[i].process_id == id) {
+            found = list[i];
+            assert_non_null(strstr(found.command, "work"));
+        }
+    free(list);
+    found.command = NULL;
+    assert_int_equal(found.process_id, id);
+    return found;
+}
+
+// Spawned, listed, watched by two, paused and resumed, signalled, and still there to be read when it has ended.
+static void a_background_process_lives_its_own_life(void **state)
+{
+    sandbox_handle_t *h = *state;
+    sandbox_exec_spec_t spec = {.command = ": work; trap 'echo term; exit 6' TERM; echo begin; i=0;"
+                                           "while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.01; done"};
+    uint32_t id = 0;
+    assert_ok(sandbox_spawn(h, &spec, NULL, &id));
+    sandbox_process_t p = only_process(h, id);
+    assert_true(p.running && p.pid > 1 && p.exit_code == -1);
+    cleanup_told struct told a = {0}, b = {0};
+    assert_ok(sandbox_attach(h, id, 0, &a.stream));
+    assert_ok(sandbox_attach(h, id, 0, &b.stream));
+    assert_true(told_until(&a, "begin\n") && told_until(&b, "begin\n"));
+    told_free(&b);
+    long before = number(h, "cat /tmp/count");
+    assert_ok(sandbox_pause(h));
+    assert_ok(sandbox_resume(h));
+    assert_true(only_process(h, id).running);
+    uint64_t until = now_ms() + patient(10000);
+    while (number(h, "cat /tmp/count || echo 0") <= before)
+        assert_true(now_ms() < until);
+    assert_ok(sandbox_process_signal(h, id, SIGTERM, 1));
+    assert_int_equal(told_end(&a)->exit_code, 6);
+    assert_string_equal(a.text, "begin\nterm\n");
+    p = only_process(h, id);
+    assert_true(!p.running && p.exit_code == 6 && p.out_total == 11);
+    told_free(&a);
+    memset(&a, 0, sizeof a);
+    assert_ok(sandbox_attach(h, id, 0, &a.stream));
+    assert_int_equal(told_end(&a)->exit_code, 6);
+    assert_string_equal(a.text, "begin\nterm\n");
+    assert_fails(sandbox_process_signal(h, id, SIGTERM, 1), SANDBOX_ERR_NOT_FOUND);
+    sandbox_stream_t *none = NULL;
+    assert_ok(sandbox_attach(h, id + 1000, 0, &none));
+    sandbox_event_t e;
+    assert_fails(sandbox_stream_read(none, (int)patient(10000), &e), SANDBOX_ERR_NOT_FOUND);
+    sandbox_stream_free(none);
+}
+
+static void a_background_process_can_be_written_to(void **state)
+{
+    sandbox_handle_t *h = *state;
+    sandbox_exec_spec_t spec = {.command = ": work; cat", .stdin_data = "one\n", .stdin_len = 4};
+    sandbox_spawn_options_t options = {.open_stdin = 1};
+    uint32_t id = 0;
+    assert_ok(sandbox_spawn(h, &spec, &options, &id));
+    cleanup_told struct told t = {0};
+    assert_ok(sandbox_attach(h, id, 1, &t.stream));
+    told_write(&t, "two\n", 4);
+    assert_true(told_until(&t, "one\ntwo\n"));
+    assert_ok(sandbox_stream_close_stdin(t.stream));
+    assert_int_equal(told_end(&t)->exit_code, 0);
+}
+
+static void a_whole_tree_is_signalled(void **state)
+{
+    sandbox_handle_t *h = *state;
+    sandbox_exec_spec_t spec = {.command = ": work; setsid sleep 7351 & sleep 7352 & wait"};
+    uint32_t id = 0;
+    assert_ok(sandbox_spawn(h, &spec, NULL, &id));
+    uint64_t until = now_ms() + patient(10000);
+    while (guest_processes(h, "sleep 735") < 2)
+        assert_true(now_ms() < until);
+    assert_ok(sandbox_process_signal(h, id, SIGKILL, 0));
+    while (guest_processes(h, "sleep 735") > 0)
+        assert_true(now_ms() < until);
 }
 
 int main(void)
@@ -259,6 +345,9 @@ int main(void)
         cmocka_unit_test(limits_are_as_for_exec),
         cmocka_unit_test(a_paused_stream_goes_on_after_the_resume),
         cmocka_unit_test(sixteen_are_in_flight_at_most),
+        cmocka_unit_test(a_background_process_lives_its_own_life),
+        cmocka_unit_test(a_background_process_can_be_written_to),
+        cmocka_unit_test(a_whole_tree_is_signalled),
         cmocka_unit_test(a_sandbox_that_ends_is_an_error_not_an_exit),
     };
     return cmocka_run_group_tests_name("stream", tests, open_with_sandbox, close_with_sandbox);

@@ -313,6 +313,54 @@ static void the_specs_input_goes_first(void **state)
     assert_int_equal(sandbox_exec_stream(w->h, &spec, NULL, &s), SANDBOX_ERR_TOO_LARGE);
 }
 
+// ---- background processes ----
+
+static void *start_process(void *arg)
+{
+    struct world *w = arg;
+    while (w->agent < 0)
+        poll(NULL, 0, 1);
+    say(w->agent, FRAME_STARTED, "\0\0\0\x07", 4);
+    return NULL;
+}
+
+static void a_spawn_gives_the_process(void **state)
+{
+    struct world *w = *state;
+    sandbox_exec_spec_t spec = {.command = "true"};
+    pthread_t agent;
+    assert_int_equal(pthread_create(&agent, NULL, start_process, w), 0);
+    uint32_t id = 0;
+    assert_int_equal(sandbox_spawn(w->h, &spec, NULL, &id), SANDBOX_OK);
+    assert_int_equal(w->op, SANDBOX__STREAM_REQUEST__OP_SPAWN);
+    assert_int_equal(id, 7);
+    pthread_join(agent, NULL);
+    sandbox_spawn_options_t bad[] = {{.terminal = 3}, {.open_stdin = 2}, {.ring_bytes = 262145}, {.reserved = {1}}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(sandbox_spawn(w->h, &spec, &bad[i], &id), SANDBOX_ERR_INVALID_SPEC);
+}
+
+static void an_attachment_may_miss_bytes(void **state)
+{
+    struct world *w = *state;
+    sandbox_stream_t *s = NULL;
+    assert_int_equal(sandbox_attach(w->h, 9, 0, &s), SANDBOX_OK);
+    assert_int_equal(w->op, SANDBOX__STREAM_REQUEST__OP_ATTACH);
+    say(w->agent, FRAME_DROPPED, "\0\0\0\1\0\0\0\2", 8);
+    sandbox_event_t e;
+    assert_int_equal(sandbox_stream_read(s, -1, &e), SANDBOX_OK);
+    assert_int_equal(e.type, SANDBOX_EVENT_DROPPED);
+    assert_int_equal(e.dropped, 0x100000002);
+    size_t n;
+    assert_int_equal(sandbox_stream_write_stdin(s, "x", 1, &n), SANDBOX_ERR_INVALID_SPEC);
+    sandbox_stream_free(s);
+    assert_int_equal(sandbox_attach(w->h, 9, 2, &s), SANDBOX_ERR_INVALID_SPEC);
+    s = start(w, NULL);  // and a command's own stream may not
+    say(w->agent, FRAME_DROPPED, "\0\0\0\0\0\0\0\2", 8);
+    assert_int_equal(sandbox_stream_read(s, -1, &e), SANDBOX_ERR_GUEST_UNAVAILABLE);
+    sandbox_stream_free(s);
+}
+
 // ---- with callbacks ----
 
 struct heard {
@@ -430,6 +478,8 @@ int main(void)
         TEST(input_stays_within_the_window),
         TEST(what_is_asked_is_sent),
         TEST(the_specs_input_goes_first),
+        TEST(a_spawn_gives_the_process),
+        TEST(an_attachment_may_miss_bytes),
         TEST(callbacks_get_the_output),
         TEST(threads_share_a_stream),
     };
