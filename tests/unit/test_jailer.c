@@ -503,7 +503,8 @@ static int make_templates(void **state)
              "truncate -s 8M templates/good.ext4; /sbin/mkfs.ext4 -q -F -d root templates/good.ext4; "
              "cp templates/good.ext4 templates/loose.ext4; chmod 644 templates/good.ext4; chmod 666 templates/loose.ext4; "
              "rmdir root/workspace; ln -s tmp root/workspace; truncate -s 8M templates/link.ext4; "
-             "/sbin/mkfs.ext4 -q -F -d root templates/link.ext4; chmod 644 templates/link.ext4",
+             "/sbin/mkfs.ext4 -q -F -d root templates/link.ext4; chmod 644 templates/link.ext4; "
+             "rm root/workspace; mkdir root/workspace",
              work, work);
     assert_int_equal(run(command), 0);
     // NAME, and what is done to a plain root to make it so.
