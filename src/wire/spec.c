@@ -300,6 +300,9 @@ static int check_command(const Sandbox__Guest__Exec *e, const Sandbox__Guest__Te
     if (terminal != NULL && (terminal->rows > UINT16_MAX || terminal->cols > UINT16_MAX))
         return INVALID("the terminal is %" PRIu32 " by %" PRIu32 "; at most %d rows and columns are possible", terminal->rows,
                        terminal->cols, UINT16_MAX);
+    if (e->stdin_rest > 0)
+        return INVALID("stdin_rest is %" PRIu32 "; no input follows a stream's request, it goes over the stream",
+                       e->stdin_rest);
     return check_exec(e, err);
 }
 

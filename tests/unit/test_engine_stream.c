@@ -106,6 +106,14 @@ static void what_is_wrong_is_refused(void **state)
     empty.exec = &no_command;
     rig_send(fd, &message);
     rig_expect_error(fd, 2, SANDBOX_ERR_INVALID_SPEC, "no command");
+    Sandbox__Guest__Exec expecting = SANDBOX__GUEST__EXEC__INIT;
+    ProtobufCBinaryData name = {4, (uint8_t *)"true"};
+    expecting.n_argv = 1;
+    expecting.argv = &name;
+    expecting.stdin_rest = 1;
+    no_command.exec = &expecting;
+    rig_send(fd, &message);
+    rig_expect_error(fd, 2, SANDBOX_ERR_INVALID_SPEC, "stdin_rest");
     rig_send_simple(fd, RIG_PAUSE, 3, id);
     rig_expect(fd, 3, SANDBOX__SERVER_MESSAGE__RESPONSE_PAUSE);
     send_stream(fd, 4, id, "true");
