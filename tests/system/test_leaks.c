@@ -155,9 +155,11 @@ static void assert_nothing_is_left(const struct residue *before, const char *wha
     assert_int_equal(now.uid_slots, before->uid_slots);
     assert_in_range(now.engine_kib, 0, before->engine_kib + ROOM_KIB * MEMORY_SLACK);
     assert_in_range(now.jailer_kib, 0, before->jailer_kib + ROOM_KIB * MEMORY_SLACK);
-    // The kernel frees removed groups late, and counts those of the whole host: what is asked is that not every use leaves one.
+    // The kernel frees removed groups late: what is asked is that not every use leaves one.
     long most = before->dying + (count > DYING_MAX ? count : DYING_MAX);
-    assert_true(eventually(few_are_dying, &most, 20000));
+    const char *shared = getenv("SANDBOX_TESTS_SHARED_HOST");
+    if (shared == NULL || strcmp(shared, "1") != 0)  // else they may be somebody else's
+        assert_true(eventually(few_are_dying, &most, 20000));
 }
 
 // ---- sandboxes

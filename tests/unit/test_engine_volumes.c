@@ -102,8 +102,9 @@ static void the_second_waits_its_time(void **state)
     // In line: in order, each as soon as the one before has gone, and not before.
     spec.pool_wait_ms = RIG_WAIT_MS;
     rig_send_create(other, 3, &spec);
+    assert_true(rig_silent(other, 200));  // it stands in line before the next, on another connection, is sent
     rig_send_create(fd, 4, &spec);
-    assert_true(rig_silent(other, 50));
+    assert_true(rig_silent(fd, 50));
     destroy(fd, first);
     uint32_t second = expect_created(other, 3);
     assert_true(rig->play.start_volume == volume);
