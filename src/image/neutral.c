@@ -83,15 +83,12 @@ static bool unwanted(const char *path, const struct node *node, void *arg)
     return !node_is_folder(node) && matches(files_only, path);
 }
 
+// Where packages come from is the operator's to say: the image names nobody's host.
 static int put_sources(struct tree *tree, int spool_fd, const char *suite, struct err *err)
 {
-    char text[1024];
-    snprintf(text, sizeof text,
-             "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: %s %s-updates\nComponents: main\n"
-             "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
-             "Types: deb\nURIs: http://deb.debian.org/debian-security\nSuites: %s-security\nComponents: main\n"
-             "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
-             suite, suite, suite);
+    char text[256];
+    snprintf(text, sizeof text, "# No package source is set.  This is Debian %s: name a mirror of it here, in deb822 form.\n",
+             suite);
     return tree_put_text(tree, spool_fd, "etc/apt/sources.list.d/debian.sources", text, TREE_EPOCH, err);
 }
 
