@@ -14,6 +14,7 @@ struct drains;
 struct lines;
 struct control;
 struct exec;
+struct processes;
 
 TAILQ_HEAD(exec_list, exec);
 
@@ -28,7 +29,8 @@ struct agent {
     bool suspended;  // between Suspend and Resume: no deadline passes
     struct control *control;
     struct exec_list execs;  // that are running
-    int null_fd;             // /dev/null, opened before any guest code ran; -1 if this root has none
+    struct processes *processes;
+    int null_fd;  // /dev/null, opened before any guest code ran; -1 if this root has none
 };
 
 #endif

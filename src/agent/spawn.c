@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -100,6 +101,8 @@ static _Noreturn void child(const struct spawn *s, bool cloned_into_v2)
         if (dup2(s->fds[i], i) < 0)
             fail(s, SPAWN_FORK, -errno);
     syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+    if (s->terminal && ioctl(0, TIOCSCTTY, 0) < 0)
+        fail(s, SPAWN_FORK, -errno);
     if (chdir(s->cwd) < 0)
         fail(s, SPAWN_CWD, -errno);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)

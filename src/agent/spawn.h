@@ -22,7 +22,8 @@ struct spawn {
     int fds[3];  // become 0, 1 and 2; all above 2
     int report;  // the write end of a close-on-exec pipe, above 2
     const struct slot *slot;
-    bool filter;  // install the second seccomp filter (child_filter.h)
+    bool terminal;  // fds are a terminal's, which becomes the controlling one
+    bool filter;    // install the second seccomp filter (child_filter.h)
 };
 
 // Forks a child in a session of its own, in the slot's groups, with clean signals and no new privileges.  0 and *ret_pid, or a
