@@ -253,7 +253,15 @@ typedef struct {
     uint64_t reserved[4];
 } sandbox_fstat_t;
 
-/* Flags of sandbox_write_file. */
+/* What a transfer moved. */
+typedef struct {
+    uint64_t entries; /* files, directories and links */
+    uint64_t bytes;   /* of file contents */
+    uint64_t skipped; /* devices, FIFOs, sockets and the kernel's own file systems, which are left out */
+    uint64_t reserved[5];
+} sandbox_transfer_t;
+
+/* Flags of sandbox_write_file and sandbox_write_stream. */
 #define SANDBOX_WRITE_APPEND 1u  /* add to the end */
 #define SANDBOX_WRITE_EXCL 2u    /* SANDBOX_ERR_EXISTS if the file is there */
 #define SANDBOX_WRITE_PARENTS 4u /* make missing directories above it (mode 0755) */
@@ -396,6 +404,31 @@ sandbox_error_t sandbox_mkdir(sandbox_handle_t *handle, const char *path, uint32
 
 /* A file, an empty directory, or with `recursive` a whole tree; never /workspace itself (PATH_DENIED). */
 sandbox_error_t sandbox_remove(sandbox_handle_t *handle, const char *path, bool recursive);
+
+/* ---- Transfers ------------------------------------------------------------------------------------------------------
+ *
+ * Files of any size, through a stream: to and from any path of the sandbox, as a command can reach.  `fd` is read or written in
+ * the calling thread and stays the caller's.  *out_transfer may be NULL.  Each counts among the guest operations in flight.
+ * Errors of all: as of the file functions, and INTERNAL when `fd` fails (a pipe nobody reads from raises SIGPIPE first, as
+ * write(2) does); PATH_DENIED for a path that is not absolute or has a "..". */
+
+/* Unpacks the tar archive read from `fd` below the directory `path`, which is made if it is missing.  Files and links replace
+ * files and links, a directory stays where one is, a file does not replace a directory; permission bits and times are the
+ * archive's, owners are not; sparse files are refused.  PATH_DENIED for a name that is absolute or has a "..", and for a way
+ * through links that lead out of the directory; INVALID_SPEC when it is no archive or is cut off.  What was made before an
+ * error stays. */
+sandbox_error_t sandbox_tar_in(sandbox_handle_t *handle, const char *path, int fd, sandbox_transfer_t *out_transfer);
+/* Packs a directory, with names relative to it, or one file, and writes the archive to `fd`.  Links are packed, not followed.
+ * TOO_LARGE when the files have more than `max_bytes` (0: no limit; a sparse file counts with its full size). */
+sandbox_error_t sandbox_tar_out(sandbox_handle_t *handle, const char *path, int fd, uint64_t max_bytes,
+                                sandbox_transfer_t *out_transfer);
+/* Writes the regular file `path`, from `offset` on, to `fd`. */
+sandbox_error_t sandbox_read_stream(sandbox_handle_t *handle, const char *path, uint64_t offset, int fd,
+                                    sandbox_transfer_t *out_transfer);
+/* Makes the file `path` of what is read from `fd` to its end; it appears, or replaces the old one, when all has come.  `mode`
+ * and `flags` as for sandbox_write_file; with SANDBOX_WRITE_APPEND it grows as bytes come. */
+sandbox_error_t sandbox_write_stream(sandbox_handle_t *handle, const char *path, int fd, uint32_t mode, uint32_t flags,
+                                     sandbox_transfer_t *out_transfer);
 
 /* ---- Session volumes --------------------------------------------------------------------------------------------- */
 

@@ -449,6 +449,8 @@ static void launch(struct exec *x, const struct strv *argv, const struct strv *e
         .slot = x->slot,
         .filter = groups_any(x->agent->groups),
         .terminal = x->master >= 0,
+        .run = x->io.run,
+        .run_arg = x->io.run_arg,
     };
     x->start_ns = mono_ns();
     int r = spawn(&s, &x->child.pid);

@@ -36,6 +36,8 @@ struct exec_io {
     bool open_stdin;                           // exec_write may come
     bool no_time_limit;                        // a timeout_ms of 0 is none
     const Sandbox__Guest__Terminal *terminal;  // NULL: pipes
+    void (*run)(const void *arg);              // instead of the program: spawn.h
+    const void *run_arg;                       // valid during exec_start
 };
 
 // Starts the command of a request that passed request_check; `io` NULL: its output is kept.  A command that cannot be started

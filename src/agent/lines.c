@@ -134,8 +134,11 @@ static void serve_stream(struct line *l, const Sandbox__Agent__Request *request)
     case SANDBOX__AGENT__REQUEST__OP_SPAWN:
         process_spawn(agent->processes, l, request->spawn);
         break;
-    default:
+    case SANDBOX__AGENT__REQUEST__OP_ATTACH:
         process_attach(agent->processes, l, request->attach);
+        break;
+    default:
+        job_stream_start(agent, l, request);
     }
 }
 

@@ -158,6 +158,18 @@ guest_status request_check(const Sandbox__Agent__Request *request, struct err *e
         if (request->spawn->ring_bytes > PROCESS_RING_MAX)
             return bad(e, "The ring is larger than the 256 KiB that are kept at most.");
         return check_command(request->spawn->exec, request->spawn->terminal, e);
+    case SANDBOX__AGENT__REQUEST__OP_TAR_IN:
+        return check_path(&request->tar_in->path, "path", e);
+    case SANDBOX__AGENT__REQUEST__OP_TAR_OUT:
+        return check_path(&request->tar_out->path, "path", e);
+    case SANDBOX__AGENT__REQUEST__OP_READ_STREAM:
+        if (request->read_stream->offset > INT64_MAX)
+            return bad(e, "The offset is larger than any file can be.");
+        return check_path(&request->read_stream->path, "path", e);
+    case SANDBOX__AGENT__REQUEST__OP_WRITE_STREAM: {
+        guest_status status = check_path(&request->write_stream->path, "path", e);
+        return status == STATUS(OK) ? check_mode(request->write_stream->mode, e) : status;
+    }
     case SANDBOX__AGENT__REQUEST__OP_ATTACH:
     case SANDBOX__AGENT__REQUEST__OP_LIST_PROCESSES:
         return STATUS(OK);

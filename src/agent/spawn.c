@@ -110,6 +110,11 @@ static _Noreturn void child(const struct spawn *s, bool cloned_into_v2)
     r = s->filter ? child_filter_install() : 0;
     if (r < 0)
         fail(s, SPAWN_FILTER, r);
+    if (s->run != NULL) {
+        syscall(SYS_close_range, 3U, ~0U, 0U);
+        s->run(s->run_arg);
+        _exit(1);
+    }
     fail(s, SPAWN_EXEC, search_and_exec(s));
 }
 

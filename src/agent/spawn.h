@@ -16,6 +16,9 @@ struct spawn_failure {
 };
 
 struct spawn {
+    // Instead of a program: called in the child with descriptors 0, 1 and 2 and no others, never to return.
+    void (*run)(const void *arg);
+    const void *run_arg;
     char *const *argv;  // argv[0] without a slash is looked for in envp's PATH, from `cwd`
     char *const *envp;
     const char *cwd;

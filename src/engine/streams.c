@@ -15,6 +15,8 @@
 enum { REQUEST_NUMBERS_FROM = 20 };
 _Static_assert((int)SANDBOX__AGENT__REQUEST__OP_EXEC_STREAM == (int)SANDBOX__STREAM_REQUEST__OP_EXEC + REQUEST_NUMBERS_FROM,
                "the same operations in the same places");
+_Static_assert((int)SANDBOX__AGENT__REQUEST__OP_WRITE_STREAM == (int)SANDBOX__STREAM_REQUEST__OP_WRITE + REQUEST_NUMBERS_FROM,
+               "likewise");
 _Static_assert((int)SANDBOX__AGENT__REQUEST__OP_ATTACH == (int)SANDBOX__STREAM_REQUEST__OP_ATTACH + REQUEST_NUMBERS_FROM,
                "likewise");
 

@@ -33,6 +33,7 @@ struct sandbox_stream_t {
         char text[256];
     } end;  // of a stream that failed
     sandbox_exec_result_t result;
+    sandbox_transfer_t transfer;
 
     size_t in_len, in_used;
     uint8_t in[FRAME_HEAD + STREAM_FRAME_MAX];

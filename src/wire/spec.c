@@ -306,6 +306,14 @@ static int check_command(const Sandbox__Guest__Exec *e, const Sandbox__Guest__Te
     return check_exec(e, err);
 }
 
+static int check_any_path(ProtobufCBinaryData path, struct err *err)
+{
+    int code = check_path(path, err);
+    if (code == SANDBOX_ERR_PATH_DENIED)
+        return err_set(err, code, "the path must be absolute and have no \".\" or \"..\" component");
+    return code;
+}
+
 int spec_check_stream(const Sandbox__StreamRequest *r, struct err *err)
 {
     switch (r->op_case) {
@@ -317,6 +325,18 @@ int spec_check_stream(const Sandbox__StreamRequest *r, struct err *err)
         return check_command(r->spawn->exec, r->spawn->terminal, err);
     case SANDBOX__STREAM_REQUEST__OP_ATTACH:
         return 0;
+    case SANDBOX__STREAM_REQUEST__OP_TAR_IN:
+        return check_any_path(r->tar_in->path, err);
+    case SANDBOX__STREAM_REQUEST__OP_TAR_OUT:
+        return check_any_path(r->tar_out->path, err);
+    case SANDBOX__STREAM_REQUEST__OP_READ:
+        if (r->read->offset > INT64_MAX)
+            return INVALID("offset %" PRIu64 " is beyond any file", r->read->offset);
+        return check_any_path(r->read->path, err);
+    case SANDBOX__STREAM_REQUEST__OP_WRITE: {
+        int code = check_any_path(r->write->path, err);
+        return code == 0 ? check_mode(r->write->mode, err) : code;
+    }
     default:
         return INVALID("the stream's operation is missing, or one this engine does not know");
     }

@@ -267,7 +267,7 @@ static void a_background_process_lives_its_own_life(void **state)
 {
     sandbox_handle_t *h = *state;
     sandbox_exec_spec_t spec = {.command = ": work; trap 'echo term; exit 6' TERM; echo begin; i=0;"
-                                           "while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.01; done"};
+                                           "while :; do i=$((i+1)); echo $i > /tmp/n; mv /tmp/n /tmp/count; sleep 0.01; done"};
     uint32_t id = 0;
     assert_ok(sandbox_spawn(h, &spec, NULL, &id));
     sandbox_process_t p = only_process(h, id);
@@ -277,12 +277,15 @@ static void a_background_process_lives_its_own_life(void **state)
     assert_ok(sandbox_attach(h, id, 0, &b.stream));
     assert_true(told_until(&a, "begin\n") && told_until(&b, "begin\n"));
     told_free(&b);
+    uint64_t until = now_ms() + patient(10000);
+    while (exit_code(h, "test -s /tmp/count") != 0)
+        assert_true(now_ms() < until);
     long before = number(h, "cat /tmp/count");
     assert_ok(sandbox_pause(h));
     assert_ok(sandbox_resume(h));
     assert_true(only_process(h, id).running);
-    uint64_t until = now_ms() + patient(10000);
-    while (number(h, "cat /tmp/count || echo 0") <= before)
+    until = now_ms() + patient(10000);
+    while (number(h, "cat /tmp/count") <= before)
         assert_true(now_ms() < until);
     assert_ok(sandbox_process_signal(h, id, SIGTERM, 1));
     assert_int_equal(told_end(&a)->exit_code, 6);

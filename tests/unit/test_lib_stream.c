@@ -19,11 +19,17 @@ struct world {
     sandbox_conn_t *conn;
     sandbox_handle_t *h;
     bool without_fd, refuse;
-    int agent;  // the agent's end of the last stream
+    atomic_int agent;  // the agent's end of the last stream
     Sandbox__StreamRequest__OpCase op;
     bool terminal, open_stdin;
     uint32_t rows, cols;
 };
+
+static void close_agent(struct world *w)
+{
+    int fd = atomic_exchange(&w->agent, -1);
+    close_fd(&fd);
+}
 
 static void handle(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg)
 {
@@ -66,7 +72,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct world *w = *state;
-    close_fd(&w->agent);
+    close_agent(w);
     sandbox_destroy(w->h);
     sandbox_conn_close(w->conn);
     fake_stop(w->engine);
@@ -78,7 +84,7 @@ static sandbox_stream_t *start(struct world *w, const sandbox_stream_options_t *
 {
     sandbox_exec_spec_t spec = {.command = "true"};
     sandbox_stream_t *s = NULL;
-    close_fd(&w->agent);
+    close_agent(w);
     assert_int_equal(sandbox_exec_stream(w->h, &spec, options, &s), SANDBOX_OK);
     assert_non_null(s);
     return s;
@@ -188,7 +194,7 @@ static void a_stream_that_breaks_off_is_an_error(void **state)
         else if (i == 9)
             assert_int_equal(send(fd, "\0\0", 2, 0), 2);  // cut off
         if (i == 0 || i == 9)
-            close_fd(&w->agent);
+            close_agent(w);
         for (int again = 0; again < 2; again++) {
             sandbox_event_t e = {.type = 77};
             assert_int_equal(sandbox_stream_read(s, -1, &e), SANDBOX_ERR_GUEST_UNAVAILABLE);
@@ -291,7 +297,7 @@ static void what_is_asked_is_sent(void **state)
     assert_true(f.type == FRAME_SIGNAL && f.number == 15);
     assert_int_equal(hear(w->agent, body).type, FRAME_STDIN_END);
     assert_int_equal(hear(w->agent, body).type, FRAME_KILL);
-    close_fd(&w->agent);
+    close_agent(w);
     while (sandbox_stream_kill(s) == SANDBOX_OK)
         ;
     assert_int_equal(sandbox_stream_kill(s), SANDBOX_ERR_GUEST_UNAVAILABLE);
@@ -397,7 +403,7 @@ static void callbacks_get_the_output(void **state)
 {
     for (int stop = 0; stop < 2; stop++) {
         struct world *w = *state;
-        close_fd(&w->agent);
+        close_agent(w);
         struct heard h = {.w = w, .stop_after = stop};
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, play, &h), 0);
