@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "engine/pool.h"
 #include "engine/sandbox.h"
+#include "engine/volumes.h"
 
 #include <inttypes.h>
 
@@ -106,6 +107,23 @@ static void write_pool(const struct engine *e, struct buf *out)
                (double)m->pool_fill_ns / (double)NS_PER_S, m->pool_fills);
 }
 
+// Before the volumes are settled, all are 0.
+static void write_volumes(const struct engine *e, struct buf *out)
+{
+    struct volume_facts f = {.next_ms = INT64_MAX};
+    if (e->volumes != NULL)
+        f = volumes_facts(e->volumes);
+    single(out, "volumes", "gauge", "Session volumes that have not expired.", f.live);
+    single(out, "volumes_in_use", "gauge", "Session volumes that a sandbox has.",
+           e->volumes != NULL ? volumes_held(e->volumes) : 0);
+    single(out, "volumes_limit_bytes", "gauge", "What those that have not expired can grow to together.", f.size_mib << 20);
+    single(out, "volumes_next_expiry_seconds", "gauge", "When the first of them expires, in Unix time; 0: there is none.",
+           f.next_ms == INT64_MAX ? 0 : (uint64_t)f.next_ms / 1000);
+    single(out, "volumes_made_total", "counter", "Session volumes made.", e->metrics.volumes_made);
+    single(out, "volumes_expired_total", "counter", "Session volumes deleted because their time had passed.",
+           e->metrics.volumes_expired);
+}
+
 void metrics_write(const struct engine *e, struct buf *out)
 {
     const struct metrics *m = &e->metrics;
@@ -123,6 +141,7 @@ void metrics_write(const struct engine *e, struct buf *out)
     single(out, "template_verifications_total", "counter", "Templates whose files were hashed.", m->template_verifications);
     write_creates(m, out);
     write_pool(e, out);
+    write_volumes(e, out);
     write_guest_ops(m, out);
     write_streams(m, out);
     write_sandboxes(e, out);

@@ -44,6 +44,8 @@ struct metrics {
     uint64_t malformed_frames;
     uint64_t dropped_slow;  // clients that did not read their answers
     uint64_t template_verifications;
+    uint64_t volumes_made;
+    uint64_t volumes_expired;  // whose file was deleted because their time had passed
 };
 
 // Counts one result of a create or a guest operation; `code` is 0 or a sandbox_error_t.

@@ -2,6 +2,7 @@
 # make-static.sh CC OBJCOPY AR OUT MAP LIBRARY ARCHIVE...
 # Makes libsandbox.a: one object with the library and what it needs of the lower levels, in which only the names of the
 # linker map are visible, so that a program may have a buf_append or a log_init of its own.
+# CC may be several words, such as "ccache gcc".
 set -eu
 cc=$1 objcopy=$2 ar=$3 out=$4 map=$5 library=$6
 shift 6

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -182,6 +183,99 @@ static void the_next_life_removes_what_a_dead_one_left(void **state)
     assert_int_equal(status, 0);
 }
 
+// A group of the test's own in every hierarchy, as a login session has one.
+static char session[40];
+
+static void each_hierarchy(bool make)
+{
+    static struct cgroup_mounts mounts;
+    assert_int_equal(cgroup_mounts_read(&mounts), 0);
+    snprintf(session, sizeof session, "test-session-%d", (int)getpid());
+    for (int i = -1; i < mounts.v1_count; i++) {
+        const char *mount = i < 0 ? mounts.v2.mount : mounts.v1[i].mount;
+        char path[CGROUP_MOUNT_PATH + 64];
+        snprintf(path, sizeof path, "%s/%s", mount, session);
+        if (mount[0] == '\0')
+            continue;
+        if (make ? mkdir(path, 0755) < 0 && errno != EEXIST : rmdir(path) < 0 && errno != ENOENT)
+            fail_msg("%s: %s", path, strerror(errno));
+    }
+}
+
+static struct cgroup_tree *open_in_session(void)
+{
+    each_hierarchy(true);
+    struct cgroup_tree *tree = NULL;
+    const char *why = "";
+    int r = cgroup_tree_open(instance, session, true, &tree, &why);
+    if (r < 0)
+        fail_msg("cgroup_tree_open: %s (%s)", why, strerror(-r));
+    return tree;
+}
+
+// A start in another session than the one that left something.
+static void what_was_left_below_another_group_is_found(void **state)
+{
+    cgroup_tree_close(open_tree_or_skip(true));
+    struct cgroup_tree *tree = open_in_session(), *next = NULL;
+    struct cgroup_group *g = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-9", &g), 0);
+    pid_t pid = start_counter();
+    struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
+    assert_int_equal(cgroup_group_enter(g, pid), 0);
+    assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
+    cgroup_group_free(g);
+    // As long as the first lives, nothing of it is touched.
+    const char *why = "";
+    if (cgroup_tree_open(instance, NULL, true, &next, &why) == 0) {
+        assert_int_equal(cgroup_tree_sweep(next, DEADLINE_S * 1000), 0);
+        wait_until_it_counts();
+        assert_true(is_in(pid, "sb-9/agent"));
+        cgroup_tree_close(next);
+    }
+    cgroup_tree_close(tree);
+    // The counter's parent reaps it while the sweep waits.
+    pid_t sweeper = fork();
+    if (sweeper == 0) {
+        if (cgroup_tree_open(instance, NULL, true, &next, &why) < 0)
+            _exit(2);
+        int removed = cgroup_tree_sweep(next, DEADLINE_S * 1000);
+        cgroup_tree_close(next);
+        _exit(removed >= 4 ? 0 : 1);  // sb-9, agent, guest and the one around them
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(waitpid(sweeper, &status, 0), sweeper);
+    assert_int_equal(status, 0);
+    each_hierarchy(false);  // fails if something is in it
+}
+
+// Two starts in different sessions may share the groups of some hierarchies only: they are refused all the same.
+static void a_refused_one_leaves_no_groups(void **state)
+{
+    static struct cgroup_mounts mounts;
+    struct cgroup_tree *tree = open_tree_or_skip(true), *other = NULL;
+    const char *why = "";
+    assert_int_equal(cgroup_mounts_read(&mounts), 0);
+    if (mounts.v2_has_controllers || mounts.v2.mount[0] == '\0') {
+        cgroup_tree_close(tree);
+        skip();
+    }
+    // Everything but the v2 hierarchy is another group there.
+    each_hierarchy(true);
+    char path[CGROUP_MOUNT_PATH + 128];
+    snprintf(path, sizeof path, "%s/%s/sandbox-engine-%s", mounts.v2.mount, session, instance);
+    assert_int_equal(mkdir(path, 0755), 0);
+    cleanup_fd int held = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(held, LOCK_EX | LOCK_NB), 0);
+    assert_int_equal(cgroup_tree_open(instance, session, true, &other, &why), -EWOULDBLOCK);
+    assert_null(other);
+    assert_int_equal(rmdir(path), 0);
+    each_hierarchy(false);
+    cgroup_tree_close(tree);
+}
+
 static void an_instance_has_its_groups_alone(void **state)
 {
     struct cgroup_tree *tree = open_tree_or_skip(true), *other = NULL;
@@ -331,6 +425,8 @@ int main(void)
         cmocka_unit_test(life_with_v2_tracking),
         cmocka_unit_test(life_with_the_freezer),
         cmocka_unit_test(the_next_life_removes_what_a_dead_one_left),
+        cmocka_unit_test(what_was_left_below_another_group_is_found),
+        cmocka_unit_test(a_refused_one_leaves_no_groups),
         cmocka_unit_test(a_group_is_made_once),
         cmocka_unit_test(an_instance_has_its_groups_alone),
         cmocka_unit_test(many_can_look_at_the_host_at_once),
