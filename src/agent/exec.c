@@ -5,11 +5,13 @@
 #include "agent/exec_env.h"
 #include "agent/groups.h"
 #include "agent/input.h"
+#include "agent/netlink_gate.h"
 #include "agent/output.h"
 #include "agent/reap.h"
 #include "agent/spawn.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "sys/fdpass.h"
 #include "wire/limits.h"
 #include "wire/path.h"
 
@@ -18,6 +20,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 enum {
@@ -38,6 +41,7 @@ struct exec {
     int status;
     struct rusage usage;
     int report;
+    struct watch *report_watch;
     struct spawn_failure failure;
     struct output out, err;
     struct input in;
@@ -79,6 +83,7 @@ static void exec_free(struct exec *x)
     input_close(&x->in);
     output_close(&x->out, x->agent->drains);
     output_close(&x->err, x->agent->drains);
+    x->report_watch = watch_remove(x->report_watch);
     close_fd(&x->report);
     if (x->slot != NULL)
         slot_release(x->slot);
@@ -227,6 +232,33 @@ void execs_resume(struct agent *agent, uint64_t lost_us)
     }
 }
 
+// What the child has said on its way to the command.
+static void take_reports(struct exec *x)
+{
+    for (;;) {
+        struct spawn_failure f;
+        cleanup_fd int listener = -1;
+        size_t count = 1;
+        ssize_t n = fdpass_recv(x->report, &f, sizeof f, &listener, &count);
+        if (n == -EAGAIN)
+            return;
+        if (n != (ssize_t)sizeof f) {  // the end, which is level-triggered
+            x->report_watch = watch_remove(x->report_watch);
+            return;
+        }
+        if (f.step != SPAWN_NONE)
+            x->failure = f;
+        else if (count == 1)
+            netlink_gate_add(x->agent->gate, take_fd(&listener));
+    }
+}
+
+static void on_report(void *arg, uint32_t events)
+{
+    (void)events;
+    take_reports(arg);
+}
+
 static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
 {
     struct exec *x = arg;
@@ -234,9 +266,7 @@ static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
     x->end_ns = mono_ns();
     x->status = status;
     x->usage = *usage;
-    struct spawn_failure f;
-    if (read(x->report, &f, sizeof f) == sizeof f)
-        x->failure = f;
+    take_reports(x);
     if (x->killing) {
         kill_step(x);
         return;
@@ -261,7 +291,7 @@ static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
 
 // ---- the start ----
 
-// The pipes: *child_ends are the child's 0, 1, 2 and the report's write end.
+// The pipes: *child_ends are the child's 0, 1, 2 and its end of the report's line.
 static int open_pipes(struct exec *x, const Sandbox__Guest__Exec *request, int child_ends[4])
 {
     size_t out_max, err_max;
@@ -271,12 +301,15 @@ static int open_pipes(struct exec *x, const Sandbox__Guest__Exec *request, int c
     if (r == 0)
         r = output_open(&x->err, loop, err_max, &x->keep, on_output, x, &child_ends[2]);
     int report[2];
-    if (r == 0 && pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
+    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, report) < 0)
         r = -errno;
     if (r < 0)
         return r;
     x->report = report[0];
     child_ends[3] = report[1];
+    r = watch_add(loop, x->report, EPOLLIN, on_report, x, &x->report_watch);
+    if (r < 0)
+        return r;
     if (request->stdin.len == 0 && x->agent->null_fd >= 0) {
         child_ends[0] = fcntl(x->agent->null_fd, F_DUPFD_CLOEXEC, 3);
         return child_ends[0] < 0 ? -errno : 0;
