@@ -12,6 +12,7 @@ struct reaper;
 struct groups;
 struct drains;
 struct lines;
+struct netlink_gate;
 struct control;
 struct exec;
 struct processes;
@@ -23,6 +24,7 @@ struct agent {
     struct reaper *reaper;
     struct groups *groups;
     struct drains *drains;
+    struct netlink_gate *gate;
     struct lines *lines;
     struct strv env;  // from Configure: the base of every exec's environment
     bool configured;

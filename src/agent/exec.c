@@ -5,12 +5,14 @@
 #include "agent/exec_env.h"
 #include "agent/groups.h"
 #include "agent/input.h"
+#include "agent/netlink_gate.h"
 #include "agent/output.h"
 #include "agent/reap.h"
 #include "agent/spawn.h"
 #include "agent/terminal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "sys/fdpass.h"
 #include "wire/limits.h"
 #include "wire/path.h"
 
@@ -19,6 +21,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #define NO_DEADLINE UINT64_MAX
@@ -44,6 +47,7 @@ struct exec {
     int status;
     struct rusage usage;
     int report;
+    struct watch *report_watch;
     struct spawn_failure failure;
     struct output out, err;
     struct input in;
@@ -87,6 +91,7 @@ static void exec_free(struct exec *x)
     output_close(&x->out, x->agent->drains);
     output_close(&x->err, x->agent->drains);
     close_fd(&x->master);
+    x->report_watch = watch_remove(x->report_watch);
     close_fd(&x->report);
     if (x->slot != NULL)
         slot_release(x->slot);
@@ -341,6 +346,33 @@ void execs_resume(struct agent *agent, uint64_t lost_us)
     }
 }
 
+// What the child has said on its way to the command.
+static void take_reports(struct exec *x)
+{
+    for (;;) {
+        struct spawn_failure f;
+        cleanup_fd int listener = -1;
+        size_t count = 1;
+        ssize_t n = fdpass_recv(x->report, &f, sizeof f, &listener, &count);
+        if (n == -EAGAIN)
+            return;
+        if (n != (ssize_t)sizeof f) {  // the end, which is level-triggered
+            x->report_watch = watch_remove(x->report_watch);
+            return;
+        }
+        if (f.step != SPAWN_NONE)
+            x->failure = f;
+        else if (count == 1)
+            netlink_gate_add(x->agent->gate, take_fd(&listener));
+    }
+}
+
+static void on_report(void *arg, uint32_t events)
+{
+    (void)events;
+    take_reports(arg);
+}
+
 static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
 {
     struct exec *x = arg;
@@ -348,9 +380,7 @@ static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
     x->end_ns = mono_ns();
     x->status = status;
     x->usage = *usage;
-    struct spawn_failure f;
-    if (read(x->report, &f, sizeof f) == sizeof f)
-        x->failure = f;
+    take_reports(x);
     if (x->killing) {
         kill_step(x);
         return;
@@ -416,16 +446,16 @@ static int open_input(struct exec *x, const Sandbox__Guest__Exec *request, int *
     return input_open(&x->in, &use, child_end);
 }
 
-// *child_ends are the child's 0, 1, 2 and the report's write end.
+// *child_ends are the child's 0, 1, 2 and its end of the report's line.
 static int open_pipes(struct exec *x, const Sandbox__Guest__Exec *request, int child_ends[4])
 {
     int report[2];
-    if (pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, report) < 0)
         return -errno;
     x->report = report[0];
     child_ends[3] = report[1];
-    int r = 0;
-    if (x->io.terminal != NULL) {
+    int r = watch_add(x->agent->loop, x->report, EPOLLIN, on_report, x, &x->report_watch);
+    if (r == 0 && x->io.terminal != NULL) {
         r = terminal_open(x->io.terminal->rows, x->io.terminal->cols, &x->master, &child_ends[0]);
         for (int i = 1; i < 3 && r == 0; i++) {
             child_ends[i] = fcntl(child_ends[0], F_DUPFD_CLOEXEC, 3);

@@ -9,7 +9,7 @@ struct slot;
 
 enum spawn_step { SPAWN_NONE, SPAWN_FORK, SPAWN_GROUP, SPAWN_FILTER, SPAWN_CWD, SPAWN_EXEC };
 
-// What the child writes into the report pipe when it could not become the command.
+// What the child sends when it could not become the command; or, with SPAWN_NONE, with the listener of its filter.
 struct spawn_failure {
     int step;  // enum spawn_step
     int error;
@@ -23,7 +23,7 @@ struct spawn {
     char *const *envp;
     const char *cwd;
     int fds[3];  // become 0, 1 and 2; all above 2
-    int report;  // the write end of a close-on-exec pipe, above 2
+    int report;  // one end of a close-on-exec SOCK_SEQPACKET pair, above 2
     const struct slot *slot;
     bool terminal;  // fds are a terminal's, which becomes the controlling one
     bool filter;    // install the second seccomp filter (child_filter.h)
