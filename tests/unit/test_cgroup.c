@@ -253,9 +253,8 @@ static void what_was_left_below_another_group_is_found(void **state)
     struct cgroup_tree *tree = open_in_session(), *next = NULL;
     struct cgroup_group *g = NULL;
     assert_int_equal(cgroup_group_new(tree, "sb-9", &g), 0);
-    pid_t pid = start_counter();
+    pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
-    assert_int_equal(cgroup_group_enter(g, pid), 0);
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
     cgroup_group_free(g);
     // As long as the first lives, nothing of it is touched.
