@@ -16,9 +16,15 @@ static const char *const result_names[METRIC_RESULTS] = {
 };
 
 static const char *const op_names[METRIC_GUEST_OPS] = {
-    [METRIC_EXEC] = "exec",         [METRIC_READ_FILE] = "read_file", [METRIC_WRITE_FILE] = "write_file",
-    [METRIC_LIST_DIR] = "list_dir", [METRIC_STAT] = "stat",           [METRIC_MKDIR] = "mkdir",
+    [METRIC_EXEC] = "exec",
+    [METRIC_READ_FILE] = "read_file",
+    [METRIC_WRITE_FILE] = "write_file",
+    [METRIC_LIST_DIR] = "list_dir",
+    [METRIC_STAT] = "stat",
+    [METRIC_MKDIR] = "mkdir",
     [METRIC_REMOVE] = "remove",
+    [METRIC_LIST_PROCESSES] = "list_processes",
+    [METRIC_SIGNAL_PROCESS] = "signal_process",
 };
 
 static const char *const death_names[METRIC_DEATHS] = {
@@ -53,6 +59,14 @@ static void write_creates(const struct metrics *m, struct buf *out)
     head(out, "create_seconds", "summary", "Time from a create request to its success.");
     buf_printf(out, "sandbox_engine_create_seconds_sum %.6f\nsandbox_engine_create_seconds_count %" PRIu64 "\n",
                (double)m->create_ns / (double)NS_PER_S, m->creates[0]);
+}
+
+static void write_streams(const struct metrics *m, struct buf *out)
+{
+    head(out, "streams_total", "counter", "Streams asked for, by result; ok: the client was given its descriptor.");
+    for (int i = 0; i < METRIC_RESULTS; i++)
+        if (i == 0 || m->streams[i] > 0)
+            buf_printf(out, "sandbox_engine_streams_total{result=\"%s\"} %" PRIu64 "\n", result_names[i], m->streams[i]);
 }
 
 static void write_guest_ops(const struct metrics *m, struct buf *out)
@@ -129,5 +143,6 @@ void metrics_write(const struct engine *e, struct buf *out)
     write_pool(e, out);
     write_volumes(e, out);
     write_guest_ops(m, out);
+    write_streams(m, out);
     write_sandboxes(e, out);
 }

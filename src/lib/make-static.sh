@@ -8,7 +8,7 @@ cc=$1 objcopy=$2 ar=$3 out=$4 map=$5 library=$6
 shift 6
 object=$out.o
 # Of the lower levels only the members that are needed come in.
-# shellcheck disable=SC2086
+# shellcheck disable=SC2086 # CC may be several words: a compiler cache and the compiler.
 $cc -r -nostdlib -o "$object" -Wl,--whole-archive "$library" -Wl,--no-whole-archive "$@"
 sed -n 's/^ *\(sandbox_[a-z_]*\);$/\1/p' "$map" >"$out.names"
 "$objcopy" --keep-global-symbols="$out.names" "$object"

@@ -329,12 +329,13 @@ enum cgroup_layout cgroup_tree_layout(const struct cgroup_tree *tree)
 
 // ---- one sandbox's groups ----
 
-static int make_group(int parent_fd, const char *name)
+static int make_group(enum cgroup_role role, int parent_fd, const char *name)
 {
     if (mkdirat(parent_fd, name, 0755) < 0)
         return -errno;
     cleanup_fd int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 || mkdirat(fd, "agent", 0755) < 0 || mkdirat(fd, "guest", 0755) < 0) {
+    bool with_agent = role != CGROUP_TRACK;
+    if (fd < 0 || (with_agent && mkdirat(fd, "agent", 0755) < 0) || mkdirat(fd, "guest", 0755) < 0) {
         int r = -errno;
         if (fd >= 0)
             unlinkat(fd, "agent", AT_REMOVEDIR);
@@ -358,7 +359,7 @@ int cgroup_group_new(struct cgroup_tree *tree, const char *name, struct cgroup_g
     for (int role = 0; role < CGROUP_ROLES; role++) {
         if (tree->dir_fd[role] < 0)
             continue;
-        g->dir_fd[role] = make_group(tree->dir_fd[role], name);
+        g->dir_fd[role] = make_group((enum cgroup_role)role, tree->dir_fd[role], name);
         if (g->dir_fd[role] < 0) {
             int r = g->dir_fd[role];
             g->dir_fd[role] = -1;
@@ -380,23 +381,48 @@ struct cgroup_group *cgroup_group_free(struct cgroup_group *group)
     return NULL;
 }
 
-static int move_to(const struct cgroup_group *g, const char *procs, pid_t pid)
+void cgroup_entry_close(struct cgroup_entry *entry)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%d", (int)pid);
-    for (int role = 0; role < CGROUP_ROLES; role++) {
-        if (g->dir_fd[role] < 0)
-            continue;
-        int r = file_write_at(g->dir_fd[role], procs, text);
-        if (r < 0)
-            return r;
-    }
+    close_fd(&entry->into);
+    close_all(entry->join[CGROUP_NAME]);
+    close_all(entry->join[CGROUP_AGENT]);
+}
+
+// The descriptors of one role.
+static int open_role(const struct cgroup_group *g, enum cgroup_role role, struct cgroup_entry *e)
+{
+    static const char *const files[] = {[CGROUP_NAME] = "tasks", [CGROUP_AGENT] = "agent/tasks"};
+    if (g->dir_fd[role] < 0)
+        return 0;
+    if (on_v2(role))
+        return (e->into = fcntl(g->dir_fd[role], F_DUPFD_CLOEXEC, 3)) < 0 ? -errno : 0;
+    for (int where = CGROUP_NAME; where <= CGROUP_AGENT; where++)
+        if ((e->join[where][role] = openat(g->dir_fd[role], files[where], O_WRONLY | O_CLOEXEC)) < 0)
+            return -errno;
     return 0;
 }
 
-int cgroup_group_enter(struct cgroup_group *group, pid_t pid)
+int cgroup_entry_open(const struct cgroup_group *group, struct cgroup_entry *ret_entry)
 {
-    return move_to(group, "cgroup.procs", pid);
+    struct cgroup_entry e = CGROUP_ENTRY_INIT;
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        int r = open_role(group, (enum cgroup_role)role, &e);
+        if (r < 0) {
+            cgroup_entry_close(&e);
+            return r;
+        }
+    }
+    *ret_entry = e;
+    return 0;
+}
+
+// "0" in `tasks`: this thread itself, which cannot end or change meanwhile, so the kernel need not stop anything for it.
+int cgroup_entry_join(const struct cgroup_entry *entry, int where)
+{
+    for (int role = 0; role < CGROUP_ROLES; role++)
+        if (entry->join[where][role] >= 0 && write(entry->join[where][role], "0", 1) < 0)
+            return -errno;
+    return 0;
 }
 
 static int write_number(int dir_fd, const char *file, uint64_t value)
@@ -486,7 +512,10 @@ static int delegate(int dir, uid_t owner)
 
 int cgroup_group_settle(struct cgroup_group *group, pid_t pid, const struct cgroup_limits *limits, uid_t owner)
 {
-    int r = move_to(group, "agent/cgroup.procs", pid);
+    int r = 0;
+    // NAME must be free of processes before it can give its controllers to its children.
+    if (group->tree->layout == CGROUP_V2)
+        r = write_number(group->dir_fd[CGROUP_UNIFIED], "agent/cgroup.procs", (uint64_t)pid);
     if (r == 0)
         r = group->tree->layout == CGROUP_V2 ? limit_v2(group->dir_fd[CGROUP_UNIFIED], limits) : limit_v1(group, limits);
     for (int role = 0; role < CGROUP_ROLES && r == 0; role++)

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,17 +52,38 @@ static void wait_until_it_counts(void)
     assert_int_not_equal(*count, before);
 }
 
-static pid_t start_counter(void)
+// A child on the way a sandbox's first process takes.
+static pid_t clone_into(const struct cgroup_entry *way)
+{
+    struct clone_args args = {.exit_signal = SIGCHLD};
+    if (way->into >= 0) {
+        args.flags = CLONE_INTO_CGROUP;
+        args.cgroup = (uint64_t)way->into;
+    }
+    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
+}
+
+// Counts, in NAME, or in NAME/agent where that needs nobody else.
+static pid_t start_counter(const struct cgroup_group *g, int where)
 {
     if (count == NULL)
         count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(count, MAP_FAILED);
-    pid_t pid = fork();
+    struct cgroup_entry way = CGROUP_ENTRY_INIT;
+    assert_int_equal(cgroup_entry_open(g, &way), 0);
+    pid_t pid = clone_into(&way);
     if (pid == 0) {
+        // Without any right: the way was opened by one who had it.
+        if (setresuid(OWNER, OWNER, OWNER) < 0)
+            _exit(1);
+        for (int i = CGROUP_NAME; i <= where; i++)
+            if (cgroup_entry_join(&way, i) < 0)
+                _exit(1);
         close_range(3, ~0U, 0);  // like a sandbox's: it keeps no hold on the groups
         for (;;)
             ++*count;
     }
+    cgroup_entry_close(&way);
     assert_true(pid > 0);
     wait_until_it_counts();
     return pid;
@@ -80,15 +103,18 @@ static int remove_with_patience(struct cgroup_group *g)
     return r;
 }
 
-// The group a process is in, in any hierarchy, ends with `suffix`.
-static bool is_in(pid_t pid, const char *suffix)
+// In how many hierarchies the group a process is in ends with `suffix`.
+static int is_in(pid_t pid, const char *suffix)
 {
     char path[64], text[8192];
     snprintf(path, sizeof path, "/proc/%d/cgroup", (int)pid);
     assert_true(file_read_at(-1, path, text, sizeof text) > 0);
     char want[128];
     snprintf(want, sizeof want, "sandbox-engine-%s/%s\n", instance, suffix);
-    return strstr(text, want) != NULL;
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, want)) != NULL; at++)
+        n++;
+    return n;
 }
 
 static void life_of_a_group(bool v2_tracking)
@@ -96,12 +122,20 @@ static void life_of_a_group(bool v2_tracking)
     struct cgroup_tree *tree = open_tree_or_skip(v2_tracking);
     struct cgroup_group *g = NULL;
     assert_int_equal(cgroup_group_new(tree, "sb-1", &g), 0);
-    pid_t pid = start_counter();
-    assert_int_equal(cgroup_group_enter(g, pid), 0);
-    assert_true(is_in(pid, "sb-1"));
+    int hierarchies = 0;
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        cleanup_fd int guest = cgroup_group_guest_fd(g, (enum cgroup_role)role);
+        hierarchies += guest >= 0;
+    }
+    pid_t first = start_counter(g, CGROUP_NAME);
+    assert_int_equal(is_in(first, "sb-1"), hierarchies);
+    kill(first, SIGKILL);
+    reap(first);
+    pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
-    assert_true(is_in(pid, "sb-1/agent"));
+    assert_int_equal(is_in(pid, "sb-1") + is_in(pid, "sb-1/agent"), hierarchies);
+    assert_int_equal(is_in(pid, "sb-1"), cgroup_tree_layout(tree) == CGROUP_HYBRID);
     // The guest's folder is there to be joined in at least one hierarchy, and has an agent's name.
     int found = 0;
     for (int role = 0; role < CGROUP_ROLES; role++) {
@@ -159,9 +193,8 @@ static void the_next_life_removes_what_a_dead_one_left(void **state)
     struct cgroup_tree *tree = open_tree_or_skip(true);
     struct cgroup_group *g = NULL;
     assert_int_equal(cgroup_group_new(tree, "sb-7", &g), 0);
-    pid_t pid = start_counter();
+    pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
-    assert_int_equal(cgroup_group_enter(g, pid), 0);
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
     assert_int_equal(cgroup_group_freeze(g, true), 0);
     cgroup_group_free(g);
@@ -220,9 +253,8 @@ static void what_was_left_below_another_group_is_found(void **state)
     struct cgroup_tree *tree = open_in_session(), *next = NULL;
     struct cgroup_group *g = NULL;
     assert_int_equal(cgroup_group_new(tree, "sb-9", &g), 0);
-    pid_t pid = start_counter();
+    pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
-    assert_int_equal(cgroup_group_enter(g, pid), 0);
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
     cgroup_group_free(g);
     // As long as the first lives, nothing of it is touched.
@@ -329,8 +361,7 @@ static void a_group_is_made_once(void **state)
     assert_int_equal(cgroup_group_new(tree, "sb-2", &again), -EEXIST);
     assert_null(again);
     // The refused second one has not taken the first away: a process can still enter.
-    pid_t pid = start_counter();
-    assert_int_equal(cgroup_group_enter(g, pid), 0);
+    pid_t pid = start_counter(g, CGROUP_AGENT);
     kill(pid, SIGKILL);
     reap(pid);
     assert_int_equal(remove_with_patience(g), 0);
@@ -345,9 +376,8 @@ static void what_a_hostile_agent_made_is_removed(bool v2_tracking)
     struct cgroup_tree *tree = open_tree_or_skip(v2_tracking);
     struct cgroup_group *g = NULL;
     assert_int_equal(cgroup_group_new(tree, "sb-3", &g), 0);
-    pid_t pid = start_counter();
+    pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
-    assert_int_equal(cgroup_group_enter(g, pid), 0);
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
     for (int role = 0; role < CGROUP_ROLES; role++) {
         cleanup_fd int top = cgroup_group_guest_fd(g, (enum cgroup_role)role);
@@ -394,7 +424,7 @@ static void a_busy_group_is_passed_over(void **state)
     struct cgroup_tree *tree = open_tree_or_skip(false);
     struct cgroup_group *g = NULL;
     assert_int_equal(cgroup_group_new(tree, "sb-4", &g), 0);
-    pid_t pid = start_counter();
+    pid_t pid = start_counter(g, CGROUP_NAME);
     cleanup_fd int top = -1;
     for (int role = 0; role < CGROUP_ROLES && top < 0; role++)
         top = cgroup_group_guest_fd(g, (enum cgroup_role)role);
