@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 
-from own_system import LONG, SLOW, Gone, Marker, Refused, System, below, eventually, kill, need, run_cases, work_folder
+from own_system import SLOW, Gone, Marker, Refused, System, below, eventually, kill, need, run_cases, times, work_folder
 
 WORK = work_folder("volume-crash")
 TRACER = os.environ["SANDBOX_TEST_KILL_AT_CALL"]
@@ -252,7 +252,7 @@ def check_promises(promises):
 def killed_at_random_moments():
     new_system()
     promises = {key: {} for key in KEYS}
-    end = time.monotonic() + (300 if LONG else 40)
+    end = time.monotonic() + times(300, 40)
     kills = 0
     while time.monotonic() < end:
         sessions = [Session(key, promises[key]) for key in KEYS]
@@ -352,15 +352,15 @@ def at_steps(traced, victims, count):
 
 
 def the_jailer_is_killed_at_steps():
-    return at_steps("jailer", ["jailer"], 150 if LONG else 25)
+    return at_steps("jailer", ["jailer"], times(150, 25))
 
 
 def the_engine_is_killed_at_steps():
-    return at_steps("engine", ["engine"], 150 if LONG else 25)
+    return at_steps("engine", ["engine"], times(150, 25))
 
 
 def both_are_killed_at_steps_of_the_engine():
-    return at_steps("engine", ["engine", "jailer"], 100 if LONG else 12)
+    return at_steps("engine", ["engine", "jailer"], times(100, 12))
 
 
 # ---- at each step of a destroy ----------------------------------------------------------------------------------------------------
@@ -422,15 +422,15 @@ def destroyed_at_steps(traced, which, victims, count):
 
 
 def the_jailer_is_killed_at_steps_of_a_destroy():
-    return destroyed_at_steps("jailer", "self", ["jailer"], 60 if LONG else 12)
+    return destroyed_at_steps("jailer", "self", ["jailer"], times(60, 12))
 
 
 def the_engine_is_killed_at_steps_of_a_destroy():
-    return destroyed_at_steps("engine", "self", ["engine"], 60 if LONG else 12)
+    return destroyed_at_steps("engine", "self", ["engine"], times(60, 12))
 
 
 def both_are_killed_at_steps_of_a_destroy():
-    return destroyed_at_steps("jailer", "self", ["engine", "jailer"], 40 if LONG else 6)
+    return destroyed_at_steps("jailer", "self", ["engine", "jailer"], times(40, 6))
 
 
 CASES = [a_volume_survives_a_restart, an_expiry_passes_while_nothing_runs, a_renewal_counts_after_a_crash,
