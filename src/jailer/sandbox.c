@@ -5,6 +5,7 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "jailer/cpus.h"
+#include "jailer/dev.h"
 #include "jailer/enter.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
@@ -226,19 +227,26 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
     return 0;
 }
 
-static int send_order(struct sandbox *s, int template, int disk, int volume)
+// The parts of a root, each the jailer's.
+struct parts {
+    int template, disk, volume, dev;  // volume: -1, there is none
+};
+
+static int send_order(struct sandbox *s, const struct parts *parts)
 {
     uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
-    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = volume >= 0, .self_test = s->self_test};
+    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = parts->volume >= 0, .self_test = s->self_test};
     cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
     __attribute__((cleanup(close_fds))) int fds[FDPASS_MAX];
     for (int i = 0; i < FDPASS_MAX; i++)
         fds[i] = -1;
-    fds[ENTER_FD_TEMPLATE] = fcntl(template, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_DISK] = fcntl(disk, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_VOLUME] = volume >= 0 ? fcntl(volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fds[ENTER_FD_TEMPLATE] = fcntl(parts->template, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_DISK] = fcntl(parts->disk, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_VOLUME] =
+        parts->volume >= 0 ? fcntl(parts->volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fds[ENTER_FD_DEV] = fcntl(parts->dev, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_AGENT] = fcntl(s->host->agent_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_CONTROL] = fcntl(s->control_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_LOG] = s->log_fd >= 0 ? fcntl(s->log_fd, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -273,7 +281,11 @@ static int give_order(struct sandbox *s)
     r = mapped_volume(s, userns, &volume);
     if (r < 0)
         return r;
-    r = send_order(s, template, s->disk, volume);
+    cleanup_fd int dev = -1;
+    r = dev_new(s->first_uid, &dev);
+    if (r < 0)
+        return fail(s, r, "making the device nodes");
+    r = send_order(s, &(struct parts){.template = template, .disk = s->disk, .volume = volume, .dev = dev});
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
