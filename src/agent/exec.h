@@ -18,6 +18,7 @@ enum {
 };
 
 struct exec;
+struct slot;
 
 // Called once, from the loop, unless the exec was cancelled.  `result` is valid during the call.
 typedef void exec_done_fn(void *arg, const Sandbox__Guest__ExecResult *result);
@@ -29,6 +30,9 @@ guest_status exec_start(struct agent *agent, const Sandbox__Guest__Exec *request
 
 // The host went away: everything of the command is killed and `done` will not be called.
 void exec_cancel(struct exec *x);
+
+// Kills the command in this slot, and all it started; `done` is called.  False if there is none.
+bool execs_end_slot(struct agent *agent, const struct slot *slot);
 
 // The sandbox was frozen for `lost_us`: deadlines move by as much.
 void execs_resume(struct agent *agent, uint64_t lost_us);
