@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -260,6 +261,22 @@ static int send_order(struct sandbox *s, const struct parts *parts)
     return n < 0 ? (int)n : 0;
 }
 
+// Where the host cannot, the sandbox runs all the same: `doctor` says so, and the log at every start.
+static int limit_disk(struct sandbox *s, int mount)
+{
+    const struct cgroup_disk_speed speed = {.bytes_per_s = (uint64_t)s->what.disk_mib_s << 20, .ops_per_s = s->what.disk_iops};
+    struct stat st;
+    if ((speed.bytes_per_s == 0 && speed.ops_per_s == 0) || mount < 0)
+        return 0;
+    if (fstat(mount, &st) < 0)
+        return -errno;
+    int r = cgroup_group_limit_disk(s->group, st.st_dev, &speed);
+    if (r != -EOPNOTSUPP)
+        return r;
+    log_warn("disk_speed_not_limited", log_i64("uid_slot", s->uid_slot));
+    return 0;
+}
+
 // The child is in its cgroup namespace: gives it its ids and limits, and the order to build itself.
 static int give_order(struct sandbox *s)
 {
@@ -281,6 +298,11 @@ static int give_order(struct sandbox *s)
     r = mapped_volume(s, userns, &volume);
     if (r < 0)
         return r;
+    r = limit_disk(s, s->disk);
+    if (r == 0)
+        r = limit_disk(s, volume);
+    if (r < 0)
+        return fail(s, r, "limiting the disk's speed");
     cleanup_fd int dev = -1;
     r = dev_new(s->first_uid, &dev);
     if (r < 0)
@@ -411,7 +433,8 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
         return fail(s, r, "taking a uid range");
     char name[32];
     snprintf(name, sizeof name, "sb-%d", s->uid_slot);
-    r = cgroup_group_new(s->host->cgroups, name, &s->group);
+    bool limits_disk = s->what.disk_mib_s > 0 || s->what.disk_iops > 0;
+    r = cgroup_group_new(s->host->cgroups, name, limits_disk, &s->group);
     if (r < 0)
         return fail(s, r, "making cgroups");
     int pair[2];
