@@ -13,6 +13,7 @@ struct groups;
 struct drains;
 struct lines;
 struct netlink_gate;
+struct oom_storm;
 struct control;
 struct exec;
 struct processes;
@@ -25,6 +26,7 @@ struct agent {
     struct groups *groups;
     struct drains *drains;
     struct netlink_gate *gate;
+    struct oom_storm *storm;
     struct lines *lines;
     struct strv env;  // from Configure: the base of every exec's environment
     bool configured;

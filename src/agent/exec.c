@@ -6,6 +6,7 @@
 #include "agent/groups.h"
 #include "agent/input.h"
 #include "agent/netlink_gate.h"
+#include "agent/oom_storm.h"
 #include "agent/output.h"
 #include "agent/reap.h"
 #include "agent/spawn.h"
@@ -334,6 +335,17 @@ static void on_timer(void *arg)
         on_deadline(x);
 }
 
+bool execs_end_slot(struct agent *agent, const struct slot *slot)
+{
+    struct exec *x;
+    TAILQ_FOREACH(x, &agent->execs, link)
+    if (x->slot == slot) {
+        begin_kill(x);
+        return true;
+    }
+    return false;
+}
+
 void execs_resume(struct agent *agent, uint64_t lost_us)
 {
     if (lost_us > UINT64_MAX / 2 / NS_PER_US)
@@ -527,6 +539,7 @@ static int prepare(struct exec *x, const Sandbox__Guest__Exec *request)
         r = open_pipes(x, request, child_ends);
     if (r == 0) {
         x->oom_kills_before = slot_oom_kills(x->slot);
+        oom_storm_watch(agent->storm, x->slot);
         launch(x, &argv, &env, child_ends);
     }
     for (int i = 0; i < 4; i++)

@@ -23,6 +23,7 @@ enum {
 };
 
 struct exec;
+struct slot;
 
 // Called once, from the loop, unless the exec was cancelled.  `result` is valid during the call.
 typedef void exec_done_fn(void *arg, const Sandbox__Guest__ExecResult *result);
@@ -64,6 +65,9 @@ int exec_resize(struct exec *x, uint16_t rows, uint16_t cols);
 
 // The host went away: everything of the command is killed and `done` will not be called.
 void exec_cancel(struct exec *x);
+
+// Kills the command in this slot, and all it started; `done` is called.  False if there is none.
+bool execs_end_slot(struct agent *agent, const struct slot *slot);
 
 // The sandbox was frozen for `lost_us`: deadlines move by as much.
 void execs_resume(struct agent *agent, uint64_t lost_us);

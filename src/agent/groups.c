@@ -226,6 +226,9 @@ int slot_take(struct groups *groups, struct slot **ret_slot)
         int r = slot_make(s);
         if (r < 0)
             return r;
+        // Killed as a leftover, it may have become empty while it was frozen for that.
+        if (s->kill.freezing)
+            slot_kill(s, 0);
         s->in_use = true;
         s->kill = (struct kill_state){0};
         *ret_slot = s;
@@ -237,6 +240,22 @@ int slot_take(struct groups *groups, struct slot **ret_slot)
 void slot_release(struct slot *slot)
 {
     slot->in_use = false;
+}
+
+bool slot_in_use(const struct slot *slot)
+{
+    return slot->in_use;
+}
+
+unsigned slot_number(const struct slot *slot)
+{
+    return slot->number;
+}
+
+struct slot *slot_occupied(struct groups *groups, unsigned number)
+{
+    struct slot *s = &groups->slots[number];
+    return s->in_use || !slot_empty(s) ? s : NULL;
 }
 
 int slot_open_v2(const struct slot *slot)

@@ -15,6 +15,7 @@
 #include "agent/groups.h"
 #include "agent/lines.h"
 #include "agent/netlink_gate.h"
+#include "agent/oom_storm.h"
 #include "agent/processes.h"
 #include "agent/reap.h"
 #include "agent/self_test.h"
@@ -124,6 +125,8 @@ static int start_parts(struct agent *a, int control)
         r = drains_new(a->loop, &a->drains);
     if (r == 0)
         r = netlink_gate_new(a->loop, &a->gate);
+    if (r == 0)
+        r = oom_storm_new(a, &a->storm);
     if (r == 0)
         r = lines_new(a, &a->lines);
     if (r == 0)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -15,13 +16,19 @@
 // ---- our own terminal ----
 
 static struct termios before;
-static bool is_raw;
+static atomic_bool is_raw;
 
 static void make_cooked(void)
 {
-    if (is_raw)
+    if (atomic_exchange(&is_raw, false))
         tcsetattr(STDIN_FILENO, TCSADRAIN, &before);
-    is_raw = false;
+}
+
+void live_restore(void)
+{
+    // What was written to it may never be taken: there is no waiting for that.
+    if (atomic_exchange(&is_raw, false))
+        tcsetattr(STDIN_FILENO, TCSANOW, &before);
 }
 
 // Every key goes to the script, ^C too.  Nothing is done when standard input is no terminal.
@@ -36,7 +43,10 @@ static void make_raw(void)
     registered = true;
     raw = before;
     cfmakeraw(&raw);
-    is_raw = tcsetattr(STDIN_FILENO, TCSADRAIN, &raw) == 0;
+    // Said first: whoever ends the program meanwhile gives it back.
+    atomic_store(&is_raw, true);
+    if (tcsetattr(STDIN_FILENO, TCSADRAIN, &raw) < 0)
+        atomic_store(&is_raw, false);
 }
 
 static struct winsize our_size(void)

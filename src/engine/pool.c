@@ -241,6 +241,8 @@ static void fill(struct shelf *shelf)
                                  .disk_mib = shelf->shape.disk_mib,
                                  .vcpus = shelf->shape.vcpus,
                                  .pids_max = (uint32_t)e->config->pids_max,
+                                 .disk_mib_s = (uint32_t)e->config->disk_mib_s,
+                                 .disk_iops = (uint32_t)e->config->disk_iops,
                                  .hostname = sb->hostname};
     int r = sandbox_start(sb, &start);
     if (r < 0)

@@ -272,7 +272,7 @@ static int attach_volume(struct entry *e)
 
 static int make_dev(struct entry *e)
 {
-    return root_dev(e->order.shm_bytes);
+    return root_dev(e->fds[ENTER_FD_DEV], e->order.shm_bytes);
 }
 
 static int mount_proc(struct entry *e)

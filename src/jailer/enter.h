@@ -47,7 +47,16 @@ enum { ENTER_GROUPS_MAX = 8 };
 
 // Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume, or
 // without a log, anything stands in its place.
-enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_VOLUME, ENTER_FD_AGENT, ENTER_FD_CONTROL, ENTER_FD_LOG, ENTER_FDS };
+enum {
+    ENTER_FD_TEMPLATE,
+    ENTER_FD_DISK,
+    ENTER_FD_VOLUME,
+    ENTER_FD_DEV,
+    ENTER_FD_AGENT,
+    ENTER_FD_CONTROL,
+    ENTER_FD_LOG,
+    ENTER_FDS
+};
 
 struct enter_order {
     uint32_t groups;

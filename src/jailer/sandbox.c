@@ -5,6 +5,7 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "jailer/cpus.h"
+#include "jailer/dev.h"
 #include "jailer/enter.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
@@ -23,6 +24,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -226,19 +228,26 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
     return 0;
 }
 
-static int send_order(struct sandbox *s, int template, int disk, int volume)
+// The parts of a root, each the jailer's.
+struct parts {
+    int template, disk, volume, dev;  // volume: -1, there is none
+};
+
+static int send_order(struct sandbox *s, const struct parts *parts)
 {
     uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
-    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = volume >= 0, .self_test = s->self_test};
+    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = parts->volume >= 0, .self_test = s->self_test};
     cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
     __attribute__((cleanup(close_fds))) int fds[FDPASS_MAX];
     for (int i = 0; i < FDPASS_MAX; i++)
         fds[i] = -1;
-    fds[ENTER_FD_TEMPLATE] = fcntl(template, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_DISK] = fcntl(disk, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_VOLUME] = volume >= 0 ? fcntl(volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fds[ENTER_FD_TEMPLATE] = fcntl(parts->template, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_DISK] = fcntl(parts->disk, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_VOLUME] =
+        parts->volume >= 0 ? fcntl(parts->volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fds[ENTER_FD_DEV] = fcntl(parts->dev, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_AGENT] = fcntl(s->host->agent_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_CONTROL] = fcntl(s->control_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_LOG] = s->log_fd >= 0 ? fcntl(s->log_fd, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -250,6 +259,22 @@ static int send_order(struct sandbox *s, int template, int disk, int volume)
         return r;
     ssize_t n = fdpass_send(s->line, &order, sizeof order, fds, ENTER_FDS + order.groups);
     return n < 0 ? (int)n : 0;
+}
+
+// Where the host cannot, the sandbox runs all the same: `doctor` says so, and the log at every start.
+static int limit_disk(struct sandbox *s, int mount)
+{
+    const struct cgroup_disk_speed speed = {.bytes_per_s = (uint64_t)s->what.disk_mib_s << 20, .ops_per_s = s->what.disk_iops};
+    struct stat st;
+    if ((speed.bytes_per_s == 0 && speed.ops_per_s == 0) || mount < 0)
+        return 0;
+    if (fstat(mount, &st) < 0)
+        return -errno;
+    int r = cgroup_group_limit_disk(s->group, st.st_dev, &speed);
+    if (r != -EOPNOTSUPP)
+        return r;
+    log_warn("disk_speed_not_limited", log_i64("uid_slot", s->uid_slot));
+    return 0;
 }
 
 // The child is in its cgroup namespace: gives it its ids and limits, and the order to build itself.
@@ -273,7 +298,16 @@ static int give_order(struct sandbox *s)
     r = mapped_volume(s, userns, &volume);
     if (r < 0)
         return r;
-    r = send_order(s, template, s->disk, volume);
+    r = limit_disk(s, s->disk);
+    if (r == 0)
+        r = limit_disk(s, volume);
+    if (r < 0)
+        return fail(s, r, "limiting the disk's speed");
+    cleanup_fd int dev = -1;
+    r = dev_new(s->first_uid, &dev);
+    if (r < 0)
+        return fail(s, r, "making the device nodes");
+    r = send_order(s, &(struct parts){.template = template, .disk = s->disk, .volume = volume, .dev = dev});
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
@@ -399,7 +433,8 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
         return fail(s, r, "taking a uid range");
     char name[32];
     snprintf(name, sizeof name, "sb-%d", s->uid_slot);
-    r = cgroup_group_new(s->host->cgroups, name, &s->group);
+    bool limits_disk = s->what.disk_mib_s > 0 || s->what.disk_iops > 0;
+    r = cgroup_group_new(s->host->cgroups, name, limits_disk, &s->group);
     if (r < 0)
         return fail(s, r, "making cgroups");
     int pair[2];

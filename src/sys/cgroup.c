@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 enum {
@@ -58,6 +59,7 @@ static const struct {
     [CGROUP_MEMORY] = {.kind = "v1memory", .controller = "memory"},
     [CGROUP_PIDS] = {.kind = "v1join", .controller = "pids"},
     [CGROUP_CPU] = {.kind = "v1join", .controller = "cpu"},
+    [CGROUP_IO] = {.kind = "v1join", .controller = "blkio"},
 };
 
 const char *cgroup_role_kind(enum cgroup_role role)
@@ -186,10 +188,13 @@ struct cgroup_tree *cgroup_tree_close(struct cgroup_tree *tree)
 
 // ---- the instance's groups ----
 
-// Lets children of `dir_fd` (v2) have the controllers.
+// Lets children of `dir_fd` (v2) have the controllers; io only where it can be had.
 static int enable_controllers(int dir_fd)
 {
-    return file_write_at(dir_fd, "cgroup.subtree_control", "+memory +pids +cpu");
+    int r = file_write_at(dir_fd, "cgroup.subtree_control", "+memory +pids +cpu");
+    if (r == 0)
+        file_write_at(dir_fd, "cgroup.subtree_control", "+io");
+    return r;
 }
 
 static int open_instance(int parent_fd, const char *name)
@@ -294,7 +299,7 @@ static int open_tree(struct cgroup_tree *tree, const char *instance, const char 
             continue;
         const struct cgroup_mount *m = mount_of(mounts, (enum cgroup_role)role);
         r = m == NULL || m->mount[0] == '\0' ? -ENOENT : place_somewhere(tree, (enum cgroup_role)role, m, parent);
-        if (r < 0) {
+        if (r < 0 && role != CGROUP_IO) {
             *ret_why = missing[role];
             return r;
         }
@@ -345,7 +350,7 @@ static int make_group(enum cgroup_role role, int parent_fd, const char *name)
     return take_fd(&fd);
 }
 
-int cgroup_group_new(struct cgroup_tree *tree, const char *name, struct cgroup_group **ret_group)
+int cgroup_group_new(struct cgroup_tree *tree, const char *name, bool limits_disk, struct cgroup_group **ret_group)
 {
     struct cgroup_group *g = malloc(sizeof *g);
     if (g == NULL)
@@ -357,7 +362,7 @@ int cgroup_group_new(struct cgroup_tree *tree, const char *name, struct cgroup_g
         return -ENAMETOOLONG;
     }
     for (int role = 0; role < CGROUP_ROLES; role++) {
-        if (tree->dir_fd[role] < 0)
+        if (tree->dir_fd[role] < 0 || (role == CGROUP_IO && !limits_disk))
             continue;
         g->dir_fd[role] = make_group((enum cgroup_role)role, tree->dir_fd[role], name);
         if (g->dir_fd[role] < 0) {
@@ -528,6 +533,54 @@ int cgroup_group_settle(struct cgroup_group *group, pid_t pid, const struct cgro
     if (r == 0 && v2 >= 0 && fchownat(v2, "cgroup.procs", owner, owner, AT_SYMLINK_NOFOLLOW) < 0)
         r = -errno;
     return r;
+}
+
+static int limit_disk_v2(int dir, const char *device, const struct cgroup_disk_speed *speed)
+{
+    const struct {
+        const char *keys[2];
+        uint64_t value;
+    } limits[] = {{{"rbps", "wbps"}, speed->bytes_per_s}, {{"riops", "wiops"}, speed->ops_per_s}};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        char text[160];
+        unsigned long long value = limits[i].value;
+        snprintf(text, sizeof text, "%s %s=%llu %s=%llu", device, limits[i].keys[0], value, limits[i].keys[1], value);
+        int r = value > 0 ? file_write_at(dir, "guest/io.max", text) : 0;
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int limit_disk_v1(int dir, const char *device, const struct cgroup_disk_speed *speed)
+{
+    const struct {
+        const char *file;
+        uint64_t value;
+    } limits[] = {{"guest/blkio.throttle.read_bps_device", speed->bytes_per_s},
+                  {"guest/blkio.throttle.write_bps_device", speed->bytes_per_s},
+                  {"guest/blkio.throttle.read_iops_device", speed->ops_per_s},
+                  {"guest/blkio.throttle.write_iops_device", speed->ops_per_s}};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s %llu", device, (unsigned long long)limits[i].value);
+        int r = limits[i].value > 0 ? file_write_at(dir, limits[i].file, text) : 0;
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int cgroup_group_limit_disk(const struct cgroup_group *group, dev_t device, const struct cgroup_disk_speed *speed)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%u:%u", major(device), minor(device));
+    int r = -ENOENT;
+    if (group->dir_fd[CGROUP_UNIFIED] >= 0)
+        r = limit_disk_v2(group->dir_fd[CGROUP_UNIFIED], name, speed);
+    else if (group->dir_fd[CGROUP_IO] >= 0)
+        r = limit_disk_v1(group->dir_fd[CGROUP_IO], name, speed);
+    return r == -ENOENT ? -EOPNOTSUPP : r;
 }
 
 int cgroup_group_guest_fd(const struct cgroup_group *group, enum cgroup_role role)

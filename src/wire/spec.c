@@ -1,6 +1,7 @@
 #include "wire/spec.h"
 
 #include "libsandbox.h"
+#include "wire/host_policy.h"
 #include "wire/limits.h"
 #include "wire/path.h"
 
@@ -16,11 +17,6 @@ static bool has_nul(ProtobufCBinaryData b)
     return b.len > 0 && memchr(b.data, '\0', b.len) != NULL;
 }
 
-static bool alnum(uint8_t c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
 bool spec_template_name_ok(const char *name)
 {
     size_t n = strnlen(name, TEMPLATE_NAME_MAX + 1);
@@ -31,69 +27,20 @@ bool spec_template_name_ok(const char *name)
 
 // ---- egress entries ----
 
-static bool label_ok(const uint8_t *s, size_t n)
-{
-    if (n == 0 || n > HOST_LABEL_MAX || s[0] == '-' || s[n - 1] == '-')
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (!alnum(s[i]) && s[i] != '-' && s[i] != '_')
-            return false;
-    return true;
-}
-
-static bool host_ok(const uint8_t *s, size_t n)
-{
-    if (n == 0 || n > HOST_NAME_MAX_BYTES)
-        return false;
-    size_t start = 0;
-    for (size_t i = 0; i <= n; i++) {
-        if (i < n && s[i] != '.')
-            continue;
-        if (!label_ok(s + start, i - start))
-            return false;
-        start = i + 1;
-    }
-    return true;
-}
-
-static bool port_ok(const uint8_t *s, size_t n)
-{
-    if (n == 0 || n > 5 || s[0] == '0')
-        return false;
-    uint32_t port = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (s[i] < '0' || s[i] > '9')
-            return false;
-        port = port * 10 + (uint32_t)(s[i] - '0');
-    }
-    return port <= 65535;
-}
-
-bool spec_egress_entry_ok(const uint8_t *entry, size_t n)
-{
-    if (n == 0)
-        return false;
-    const uint8_t *colon = memchr(entry, ':', n);
-    size_t host_len = n;
-    if (colon != NULL) {
-        host_len = (size_t)(colon - entry);
-        if (!port_ok(colon + 1, n - host_len - 1))
-            return false;
-    }
-    if (host_len > 2 && entry[0] == '*' && entry[1] == '.')
-        return host_ok(entry + 2, host_len - 2);
-    return host_ok(entry, host_len);
-}
-
 static int check_egress(const Sandbox__CreateRequest *r, struct err *err)
 {
     if (r->n_egress_allow > 0 && r->egress_deny_all)
         return INVALID("egress_allow and egress_deny_all contradict each other: give one of them");
     if (r->n_egress_allow > EGRESS_ENTRIES_MAX)
         return INVALID("egress_allow has %zu entries; at most %d are allowed", r->n_egress_allow, EGRESS_ENTRIES_MAX);
-    for (size_t i = 0; i < r->n_egress_allow; i++)
-        if (!spec_egress_entry_ok(r->egress_allow[i].data, r->egress_allow[i].len))
-            return INVALID("egress_allow entry %zu is malformed: write host, host:port or *.suffix[:port]", i + 1);
+    for (size_t i = 0; i < r->n_egress_allow; i++) {
+        struct host_rule rule;
+        enum host_problem why;
+        const ProtobufCBinaryData *entry = &r->egress_allow[i];
+        if (host_rule_parse((const char *)entry->data, entry->len, 0, NULL, &rule, &why) < 0)
+            return INVALID("egress_allow entry %zu is malformed: %s; write host, host:port or *.suffix[:port]", i + 1,
+                           host_problem_text(why));
+    }
     return 0;
 }
 

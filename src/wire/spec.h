@@ -19,8 +19,6 @@ enum {
     SPEC_SIGNAL_MAX = 64,
     // What all env_vars of a create may take together, so that they fit one control message to the agent.
     SPEC_ENV_TOTAL_MAX = 63 * 1024,
-    HOST_NAME_MAX_BYTES = 253,
-    HOST_LABEL_MAX = 63,
 };
 
 struct spec_limits {
@@ -36,8 +34,6 @@ int spec_check_session_key(ProtobufCBinaryData key, struct err *err);
 int spec_check_stream(const Sandbox__StreamRequest *request, struct err *err);
 int spec_check_guest(const Sandbox__GuestRequest *request, struct err *err);
 
-// "host", "host:port" or "*.suffix[:port]" (spec 000, "Egress policy").
-bool spec_egress_entry_ok(const uint8_t *entry, size_t n);
 // 1 to TEMPLATE_NAME_MAX of [a-z0-9._-], the first a letter or digit: a name that is safe as one path component.
 bool spec_template_name_ok(const char *name);
 

@@ -2,6 +2,7 @@
 """sandbox-cli against an engine made here, and stand-ins for its companion programs.  Prints TAP.
 
 test_cli.py CLI HELLO..."""
+import contextlib
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 import traceback
 
@@ -309,6 +311,42 @@ def a_signal_during_exec_destroys_and_exits_128_more(engine):
         _, err = running.communicate(timeout=DEADLINE)
         assert running.returncode == 128 + which and err == b"", (running.returncode, err)
         assert engine.destroyed == list(range(1, number + 1)), engine.destroyed
+
+
+def pending(fd):
+    return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
+
+
+@test
+def a_signal_ends_a_run_whose_output_nobody_reads(engine):
+    engine.scripts["talk"] = "hang"
+    for terminal in ([], ["--tty"]):
+        ours, theirs = pty.openpty()
+        cooked = termios.tcgetattr(theirs)
+        running = subprocess.Popen([CLI, "run", "--template", "t", *terminal, "--exec", "talk"], stdin=theirs,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(engine),
+                                   start_new_session=True)
+        count = len(engine.lines) + 1
+        wait_for(lambda: len(engine.lines) == count)
+        line = engine.lines[-1]
+
+        def talk(line=line):
+            with contextlib.suppress(OSError):
+                engine.play(line, exec_result(out=b"x" * 4000000))
+
+        talking = threading.Thread(target=talk, daemon=True)
+        talking.start()
+        wait_for(lambda: pending(running.stdout) >= fcntl.fcntl(running.stdout, fcntl.F_GETPIPE_SZ) // 2)
+        wait_for(lambda: bool(termios.tcgetattr(theirs)[3] & termios.ICANON) == (not terminal))
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=DEADLINE) == 143
+        assert termios.tcgetattr(theirs) == cooked
+        assert len(engine.destroyed) == count
+        talking.join(DEADLINE)
+        for stream in (running.stdout, running.stderr):
+            stream.close()
+        os.close(ours)
+        os.close(theirs)
 
 
 @test

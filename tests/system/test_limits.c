@@ -210,6 +210,37 @@ static void neighbours_at_their_limits_share_no_ceiling(void **state)
         assert_ok(sandbox_destroy(h[i]));
 }
 
+#define RUNS_OUT_FOR_EVER "for i in 1 2 3 4; do while :; do " PROBE " alloc 200; done & done 2>/dev/null"
+
+static bool nothing_runs_out_any_more(void *sandbox)
+{
+    return guest_processes(sandbox, "probe alloc") == 0;
+}
+
+// A command that only runs out of memory is ended whole, and so is what one left behind; one that loses workers is not.
+static void endless_running_out_is_ended(void **state)
+{
+    enum { STORM_S = 120 };  // far more than 40 deaths take
+    sandbox_spec_t small = plain_spec();
+    small.memory_mib = 64;
+    cleanup_sandbox sandbox_handle_t *h = create(&small);
+    put_probe(h);
+    cleanup_free char *some = output(h, "for i in $(seq 20); do " PROBE " alloc 200; done 2>/dev/null; echo went on");
+    assert_string_equal(some, "went on");
+    sandbox_exec_spec_t spec = {0};
+    spec.command = RUNS_OUT_FOR_EVER "; wait";
+    spec.timeout_ms = patient(STORM_S * 1000);
+    cleanup_result sandbox_exec_result_t r = {0};
+    run_spec(h, &spec, &r);
+    assert_false(r.timed_out);
+    assert_true(r.oom_killed);
+    assert_int_equal(r.term_signal, SIGKILL);
+    assert_int_equal(guest_processes(h, "probe alloc"), 0);
+    assert_int_equal(exit_code(h, "(" RUNS_OUT_FOR_EVER ") </dev/null >/dev/null &"), 0);
+    assert_true(eventually(nothing_runs_out_any_more, h, STORM_S * 1000));
+    assert_answers(h);
+}
+
 static void shared_memory_is_limited(void **state)
 {
     cleanup_sandbox sandbox_handle_t *h = create(NULL);
@@ -326,6 +357,7 @@ int main(void)
         cmocka_unit_test(memory_is_limited_and_running_out_is_said),
         cmocka_unit_test(memory_storm_of_many_processes),
         cmocka_unit_test(neighbours_at_their_limits_share_no_ceiling),
+        cmocka_unit_test(endless_running_out_is_ended),
         cmocka_unit_test(shared_memory_is_limited),
         cmocka_unit_test(processors_are_limited),
         cmocka_unit_test(the_number_of_processors_seen_is_the_limit),

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/loop.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,9 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,7 +124,7 @@ static void life_of_a_group(bool v2_tracking)
 {
     struct cgroup_tree *tree = open_tree_or_skip(v2_tracking);
     struct cgroup_group *g = NULL;
-    assert_int_equal(cgroup_group_new(tree, "sb-1", &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-1", true, &g), 0);
     int hierarchies = 0;
     for (int role = 0; role < CGROUP_ROLES; role++) {
         cleanup_fd int guest = cgroup_group_guest_fd(g, (enum cgroup_role)role);
@@ -192,7 +195,7 @@ static void the_next_life_removes_what_a_dead_one_left(void **state)
 {
     struct cgroup_tree *tree = open_tree_or_skip(true);
     struct cgroup_group *g = NULL;
-    assert_int_equal(cgroup_group_new(tree, "sb-7", &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-7", true, &g), 0);
     pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
@@ -318,7 +321,7 @@ static void an_instance_has_its_groups_alone(void **state)
     assert_null(other);
     // The refused one has not taken the groups away, though they are empty.
     struct cgroup_group *g = NULL;
-    assert_int_equal(cgroup_group_new(tree, "sb-1", &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-1", true, &g), 0);
     assert_int_equal(cgroup_group_remove(g), 0);
     cgroup_group_free(g);
     cgroup_tree_close(tree);
@@ -357,8 +360,8 @@ static void a_group_is_made_once(void **state)
 {
     struct cgroup_tree *tree = open_tree_or_skip(true);
     struct cgroup_group *g = NULL, *again = NULL;
-    assert_int_equal(cgroup_group_new(tree, "sb-2", &g), 0);
-    assert_int_equal(cgroup_group_new(tree, "sb-2", &again), -EEXIST);
+    assert_int_equal(cgroup_group_new(tree, "sb-2", true, &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-2", true, &again), -EEXIST);
     assert_null(again);
     // The refused second one has not taken the first away: a process can still enter.
     pid_t pid = start_counter(g, CGROUP_AGENT);
@@ -375,7 +378,7 @@ static void what_a_hostile_agent_made_is_removed(bool v2_tracking)
     enum { DEEP = 400, WIDE = 400 };
     struct cgroup_tree *tree = open_tree_or_skip(v2_tracking);
     struct cgroup_group *g = NULL;
-    assert_int_equal(cgroup_group_new(tree, "sb-3", &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-3", true, &g), 0);
     pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
@@ -418,12 +421,48 @@ static void what_a_hostile_agent_made_is_removed_with_the_freezer(void **state)
     what_a_hostile_agent_made_is_removed(false);
 }
 
+// The limit is where the guest's processes are, and names the device.
+static void a_disk_can_be_slowed_down(void **state)
+{
+    struct cgroup_tree *tree = open_tree_or_skip(true);
+    struct cgroup_group *g = NULL;
+    assert_int_equal(cgroup_group_new(tree, "sb-5", true, &g), 0);
+    pid_t pid = start_counter(g, CGROUP_AGENT);
+    struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
+    assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
+    const struct cgroup_disk_speed speed = {.bytes_per_s = 3 << 20, .ops_per_s = 70};
+    cleanup_fd int loop = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+    int number = loop < 0 ? -1 : ioctl(loop, LOOP_CTL_GET_FREE);
+    int r = cgroup_group_limit_disk(g, makedev(7, (unsigned)number), &speed);
+    cleanup_fd int v1 = cgroup_group_guest_fd(g, CGROUP_IO), v2 = cgroup_group_guest_fd(g, CGROUP_UNIFIED);
+    if (r != -EOPNOTSUPP) {
+        char text[512], want[128];
+        assert_int_equal(r, 0);
+        snprintf(want, sizeof want, v2 >= 0 ? "7:%d rbps=3145728 wbps=3145728 riops=70 wiops=70\n" : "7:%d 3145728\n", number);
+        assert_true(file_read_at(v2 >= 0 ? v2 : v1, v2 >= 0 ? "io.max" : "blkio.throttle.write_bps_device", text, sizeof text) >
+                    0);
+        assert_string_equal(text, want);
+    } else {
+        assert_true(v1 < 0);
+    }
+    kill(pid, SIGKILL);
+    reap(pid);
+    assert_int_equal(remove_with_patience(g), 0);
+    cgroup_group_free(g);
+    // Who does not ask for it has no group for it.
+    assert_int_equal(cgroup_group_new(tree, "sb-5", false, &g), 0);
+    assert_int_equal(cgroup_group_guest_fd(g, CGROUP_IO), -ENOENT);
+    assert_int_equal(cgroup_group_remove(g), 0);
+    cgroup_group_free(g);
+    cgroup_tree_close(tree);
+}
+
 // A group in use among others, deep down, is passed over; all others go, and it too once it is free.
 static void a_busy_group_is_passed_over(void **state)
 {
     struct cgroup_tree *tree = open_tree_or_skip(false);
     struct cgroup_group *g = NULL;
-    assert_int_equal(cgroup_group_new(tree, "sb-4", &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-4", true, &g), 0);
     pid_t pid = start_counter(g, CGROUP_NAME);
     cleanup_fd int top = -1;
     for (int role = 0; role < CGROUP_ROLES && top < 0; role++)
@@ -463,6 +502,7 @@ int main(void)
         cmocka_unit_test(what_a_hostile_agent_made_is_removed_with_v2_tracking),
         cmocka_unit_test(what_a_hostile_agent_made_is_removed_with_the_freezer),
         cmocka_unit_test(a_busy_group_is_passed_over),
+        cmocka_unit_test(a_disk_can_be_slowed_down),
     };
     return cmocka_run_group_tests_name("cgroup", tests, NULL, NULL);
 }

@@ -279,17 +279,8 @@ static void devices(void)
                 unlink(path);
             }
         }
-    // The nodes that are there are the host's: their modes and owners too.
-    static const char *const shared[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"};
-    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++) {
-        way(chmod(shared[i], 0666) == 0, "chmod of %s", shared[i]);
-        way(chown(shared[i], 0, 0) == 0, "chown of %s", shared[i]);
-        way(setxattr(shared[i], "user.x", "x", 1, 0) == 0, "xattr of %s", shared[i]);
-        way(unlink(shared[i]) == 0, "unlink of %s", shared[i]);
-    }
 }
 
-// What the overlay stores in attributes must not be a guest's to write; or if it is, mean nothing.
 static void overlay(void)
 {
     static const char *const names[] = {"trusted.overlay.redirect", "trusted.overlay.opaque", "user.overlay.redirect",
