@@ -255,7 +255,7 @@ static void what_was_left_below_another_group_is_found(void **state)
     cgroup_tree_close(open_tree_or_skip(true));
     struct cgroup_tree *tree = open_in_session(), *next = NULL;
     struct cgroup_group *g = NULL;
-    assert_int_equal(cgroup_group_new(tree, "sb-9", &g), 0);
+    assert_int_equal(cgroup_group_new(tree, "sb-9", true, &g), 0);
     pid_t pid = start_counter(g, CGROUP_AGENT);
     struct cgroup_limits limits = {.memory_bytes = 64 << 20, .vcpus = 1, .pids_max = 10};
     assert_int_equal(cgroup_group_settle(g, pid, &limits, OWNER), 0);
