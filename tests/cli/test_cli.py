@@ -433,7 +433,8 @@ def status_is_json_or_a_table(engine):
     assert "\x1b" not in done.out
     assert cli("status", "--socket", "/nonexistent").returncode == 1
     engine.status = "[1]"
-    assert cli("status", engine=engine).returncode == 1
+    done = cli("status", engine=engine)
+    assert done.returncode == 1, (done.returncode, done.out, done.err)
 
 
 @test
