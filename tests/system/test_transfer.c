@@ -147,6 +147,47 @@ static void archives_stay_below_their_directory(void **state)
     assert_int_equal(exit_code(h, "test -d /tmp/jail/real"), 0);
 }
 
+// Makes the header at `h` one of a character device.
+static void make_device(uint8_t h[TAR_BLOCK])
+{
+    h[156] = '3';
+    memset(h + 148, ' ', 8);
+    unsigned sum = 0;
+    for (size_t i = 0; i < TAR_BLOCK; i++)
+        sum += h[i];
+    char text[16];
+    snprintf(text, sizeof text, "%06o", sum);
+    memcpy(h + 148, text, 7);
+}
+
+static void odd_entries_are_skipped_or_refused(void **state)
+{
+    sandbox_handle_t *h = *state;
+    cleanup_buf struct buf b = BUF_INIT(1 << 20);
+    sandbox_transfer_t in = {0};
+    // A device is skipped, and said to be; of two entries with one name, the later one stays.
+    add(&b, TAR_FILE, "device", "", "");
+    make_device(b.data);
+    add(&b, TAR_FILE, "twice", "", "first");
+    add(&b, TAR_FILE, "twice", "", "second");
+    cleanup_fd int fd = archive(&b);
+    assert_ok(sandbox_tar_in(h, "/tmp/odd", fd, &in));
+    assert_int_equal(in.skipped, 1);
+    assert_int_equal(exit_code(h, "cd /tmp/odd && test ! -e device -a \"$(cat twice)\" = second -a $(ls -A | wc -l) = 1"), 0);
+    // A way out behind a harmless beginning.
+    add(&b, TAR_FILE, "./../escaped", "", "x");
+    cleanup_fd int dots = archive(&b);
+    assert_fails(sandbox_tar_in(h, "/tmp/odd", dots, NULL), SANDBOX_ERR_PATH_DENIED);
+    assert_int_equal(exit_code(h, "test ! -e /tmp/escaped"), 0);
+    // What claims a terabyte takes no more than its real bytes, and is no archive.
+    const struct tar_entry claim = {.type = TAR_FILE, .path = "huge", .link = "", .size = UINT64_C(1) << 40, .mode = 0640};
+    assert_int_equal(tar_put_header(&b, &claim), 0);
+    cleanup_fd int huge = file_of(b.data, b.len);
+    assert_fails(sandbox_tar_in(h, "/tmp/odd", huge, NULL), SANDBOX_ERR_INVALID_SPEC);
+    assert_int_equal(exit_code(h, "test ! -s /tmp/odd/huge"), 0);
+    assert_answers(h);
+}
+
 static void what_is_no_archive_is_refused(void **state)
 {
     sandbox_handle_t *h = *state;
@@ -248,13 +289,10 @@ static void a_full_disk_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tree_goes_out_and_in_again),
-        cmocka_unit_test(one_file_can_be_packed),
-        cmocka_unit_test(archives_stay_below_their_directory),
-        cmocka_unit_test(what_is_no_archive_is_refused),
-        cmocka_unit_test(large_files_go_through),
-        cmocka_unit_test(files_are_written_whole_or_not_at_all),
-        cmocka_unit_test(a_full_disk_is_an_error),
+        cmocka_unit_test(a_tree_goes_out_and_in_again),          cmocka_unit_test(one_file_can_be_packed),
+        cmocka_unit_test(archives_stay_below_their_directory),   cmocka_unit_test(odd_entries_are_skipped_or_refused),
+        cmocka_unit_test(what_is_no_archive_is_refused),         cmocka_unit_test(large_files_go_through),
+        cmocka_unit_test(files_are_written_whole_or_not_at_all), cmocka_unit_test(a_full_disk_is_an_error),
     };
     return cmocka_run_group_tests_name("transfer", tests, open_with_sandbox, close_with_sandbox);
 }

@@ -258,7 +258,7 @@ def killed_at_random_moments():
         sessions = [Session(key, promises[key]) for key in KEYS]
         for session in sessions:
             session.start()
-        time.sleep(RANDOM.random() * 0.25)  # a race on purpose
+        time.sleep(RANDOM.random() * 0.25 * SLOW)  # a race on purpose
         known = below(system.jailer)
         victims = RANDOM.choice([[system.engine], [system.jailer], [system.engine, system.jailer],
                                  [system.jailer, system.engine]])
