@@ -355,7 +355,7 @@ def doctor_asks_the_engine_first(engine):
     report = json.loads(done.out)
     assert done.returncode == 0 and report["source"] == "engine" and report["tiers"] == TIERS
     checks = {c["name"]: c for c in report["checks"]}
-    assert set(checks) == {"engine", "kernel", "cgroups", "user namespaces", "kvm", "templates"}, checks
+    assert set(checks) == {"engine", "kernel", "cgroups", "disk speed", "user namespaces", "kvm", "templates"}, checks
     assert all(list(c) == ["name", "status", "detail", "fix"] and c["status"] in ("ok", "warn", "fail") for c in checks.values())
     assert checks["engine"]["status"] == "ok" and checks["templates"]["status"] == "warn"
     os.mkdir(engine.dir + "/debian")
