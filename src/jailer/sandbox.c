@@ -58,7 +58,7 @@ struct sandbox {
     bool volume_mounted;
     bool self_test;
     int template_mount, control_fd, log_fd;
-    int disk, root;  // keep its file systems mounted beyond the sandbox: see release.h
+    int disk, mounts;  // its disk and mount namespace, kept beyond its first process: see release.h
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
@@ -351,12 +351,12 @@ static bool hear_built(struct sandbox *s)
     return true;
 }
 
-// Names the root's mount, and looks at nothing behind it.  -1: the sandbox's end does the unmounting.
-static int root_of(pid_t pid)
+// -1: the end of the first process does the unmounting.
+static int mounts_of(pid_t pid)
 {
     char path[32];
-    snprintf(path, sizeof path, "/proc/%d/root", (int)pid);
-    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%d/ns/mnt", (int)pid);
+    return open(path, O_RDONLY | O_CLOEXEC);
 }
 
 static void on_line(void *arg, uint32_t events)
@@ -381,7 +381,7 @@ static void on_line(void *arg, uint32_t events)
         return;
     }
     close_starting(s);
-    s->root = root_of(s->pid);
+    s->mounts = mounts_of(s->pid);
     s->state = LIVE;
     s->handler->on_started(s->arg, 0, "");
 }
@@ -399,8 +399,8 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     timer_cancel(s->host->loop, &s->retry);
     s->exit_watch = watch_remove(s->exit_watch);
     close_fd(&s->pidfd);
-    release(s->host->releases, s->root);
-    release(s->host->releases, s->disk);
+    release(s->host->releases, take_fd(&s->mounts));
+    release(s->host->releases, take_fd(&s->disk));
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
     uid_slots_give(s->host->uids, s->uid_slot);
@@ -487,7 +487,7 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .pidfd = -1,
                           .line = -1,
                           .disk = -1,
-                          .root = -1,
+                          .mounts = -1,
                           .template_mount = -1,
                           .control_fd = -1,
                           .log_fd = -1,
@@ -585,6 +585,8 @@ static void on_exit_event(void *arg, uint32_t events)
     s->out_of_memory = sandbox_stats(s, &stats) == 0 && stats.agent_oom_kills > 0;
     while (waitpid(s->pid, &s->wait_status, 0) < 0 && errno == EINTR)
         ;
+    // A volume comes free only with the mounts.
+    release(s->host->releases, take_fd(&s->mounts));
     close_starting(s);
     // An agent can have run and ended (a self-test is short) before this process came to see it run.  A child that ends by
     // itself on its way there has said why before.
