@@ -13,10 +13,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { NONCE = 5 };
+enum { NONCE = 5, STREAMS = 3 };
 
 struct heard {
     int configured, pongs, ends;
+    uint64_t streams;
 };
 
 static void need(int promise)
@@ -40,6 +41,13 @@ static void on_pong(void *arg)
     heard->pongs++;
 }
 
+static void on_stream_ended(void *arg, uint64_t id)
+{
+    struct heard *heard = arg;
+    need(heard->ends == 0 && id >= 1 && id <= STREAMS);
+    heard->streams++;
+}
+
 static void on_end(void *arg, int reason)
 {
     struct heard *heard = arg;
@@ -49,7 +57,8 @@ static void on_end(void *arg, int reason)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct agent_line_handler handler = {.on_configured = on_configured, .on_pong = on_pong, .on_end = on_end};
+    static const struct agent_line_handler handler = {
+        .on_configured = on_configured, .on_pong = on_pong, .on_stream_ended = on_stream_ended, .on_end = on_end};
     int pair[2];
     if (size < 1 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return 0;
@@ -60,6 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               .arg = &heard,
                               .configuring = (data[0] & 1) != 0,
                               .pinging = (data[0] & 2) != 0,
+                              .last_stream = STREAMS,
                               .last_ping = NONCE};
     for (size_t at = 1; at + 2 <= size && heard.ends == 0;) {
         size_t n = (size_t)data[at] << 8 | data[at + 1];

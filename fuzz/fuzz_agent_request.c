@@ -53,6 +53,50 @@ static void good_exec(const Sandbox__Guest__Exec *x)
     need(x->stdin.len <= EXEC_STDIN_MAX);
 }
 
+static void good_terminal(const Sandbox__Guest__Terminal *t)
+{
+    need(t == NULL || (t->rows <= UINT16_MAX && t->cols <= UINT16_MAX));
+}
+
+// Streams, and what there is for background processes.
+static void good_stream(const Sandbox__Agent__Request *r)
+{
+    switch (r->op_case) {
+    case SANDBOX__AGENT__REQUEST__OP_EXEC_STREAM:
+        need(r->exec_stream->exec != NULL);
+        good_exec(r->exec_stream->exec);
+        good_terminal(r->exec_stream->terminal);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_SPAWN:
+        need(r->spawn->exec != NULL && r->spawn->ring_bytes <= PROCESS_RING_MAX);
+        good_exec(r->spawn->exec);
+        good_terminal(r->spawn->terminal);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_ATTACH:
+    case SANDBOX__AGENT__REQUEST__OP_LIST_PROCESSES:
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_SIGNAL_PROCESS:
+        need(r->signal_process->signal >= 1 && r->signal_process->signal <= 64);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_TAR_IN:
+        good_path(&r->tar_in->path);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_TAR_OUT:
+        good_path(&r->tar_out->path);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_READ_STREAM:
+        good_path(&r->read_stream->path);
+        need(r->read_stream->offset <= INT64_MAX);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_WRITE_STREAM:
+        good_path(&r->write_stream->path);
+        need(r->write_stream->mode <= 07777);
+        break;
+    default:
+        abort();
+    }
+}
+
 static void good(const Sandbox__Agent__Request *r)
 {
     need(r->version == AGENT_PROTOCOL_VERSION);
@@ -82,7 +126,7 @@ static void good(const Sandbox__Agent__Request *r)
         good_path(&r->remove->path);
         break;
     default:
-        abort();
+        good_stream(r);
     }
 }
 

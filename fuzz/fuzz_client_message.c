@@ -51,6 +51,23 @@ static void check_renew(const Sandbox__SessionRenewRequest *r)
     }
 }
 
+static void check_stream(const Sandbox__StreamRequest *r)
+{
+    struct err err = {.code = 0};
+    int code = spec_check_stream(r, &err);
+    check(code, &err);
+    if (code != 0)
+        return;
+    const Sandbox__Guest__Exec *exec = r->op_case == SANDBOX__STREAM_REQUEST__OP_EXEC    ? r->exec->exec
+                                       : r->op_case == SANDBOX__STREAM_REQUEST__OP_SPAWN ? r->spawn->exec
+                                                                                         : NULL;
+    if (exec != NULL && (exec->stdin_rest != 0 || exec->stdin.len > EXEC_STDIN_MAX || exec->n_argv == 0))
+        abort();
+    if (r->op_case == SANDBOX__STREAM_REQUEST__OP__NOT_SET ||
+        (r->op_case == SANDBOX__STREAM_REQUEST__OP_SPAWN && r->spawn->ring_bytes > PROCESS_RING_MAX))
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size > IPC_FRAME_MAX)
@@ -70,6 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             m->guest->exec->stdin.len + m->guest->exec->stdin_rest > EXEC_STDIN_MAX)
             abort();
     }
+    if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_STREAM)
+        check_stream(m->stream);
     pb_free(m);
     return 0;
 }

@@ -123,9 +123,26 @@ static void change(void)
     ended(sandbox_remove(&handle, "/workspace/d", true));
 }
 
+static void processes(void)
+{
+    sandbox_process_t *list = NULL;
+    size_t count = 0;
+    sandbox_error_t r = sandbox_processes(&handle, &list, &count);
+    ended(r);
+    need((r == SANDBOX_OK) == (list != NULL) && count <= SANDBOX_MAX_PROCESSES);
+    for (size_t i = 0; i < count; i++) {
+        const sandbox_process_t *p = &list[i];
+        need(p->process_id != 0 && p->command != NULL && strlen(p->command) < IPC_FRAME_MAX);
+        need(p->term_signal >= 0 && p->term_signal <= 64 && p->exit_code >= -1 && p->exit_code <= 255);
+        need((p->exit_code == -1) == (p->running || p->term_signal != 0));
+    }
+    free(list);
+    ended(sandbox_process_signal(&handle, 1, 9, 0));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const operations[])(void) = {exec, read_file, list_dir, stat_file, change};
+    static void (*const operations[])(void) = {exec, read_file, list_dir, stat_file, change, processes};
     if (size < 1)
         return 0;
     rest = data + 1;

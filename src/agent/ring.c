@@ -38,7 +38,7 @@ static void grow(struct ring *r, size_t wanted)
     if (data == NULL)
         return;
     const uint8_t *piece;
-    for (uint64_t at = ring_start(r); at < r->end;) {
+    for (uint64_t at = ring_start(r); r->size > 0 && at < r->end;) {
         size_t n = ring_peek(r, at, &piece);
         put(data, size, at, piece, n);
         at += n;

@@ -162,6 +162,36 @@ static void all_kinds_count_together(void **state)
         assert_ok(sandbox_process_signal(h, ids[i], SIGKILL, 0));
 }
 
+// As many as there may be, all of them running; one that ends makes room.
+static sandbox_error_t spawn_patiently(sandbox_handle_t *h, uint32_t *ret_id)
+{
+    sandbox_exec_spec_t sleeper = {.command = "exec sleep 600"};
+    uint64_t until = now_ms() + patient(20000);
+    sandbox_error_t r;
+    do {  // lines of earlier spawns may still be closing
+        r = sandbox_spawn(h, &sleeper, NULL, ret_id);
+    } while (r == SANDBOX_ERR_GUEST_UNAVAILABLE && strstr(sandbox_last_error(), "background") == NULL && now_ms() < until);
+    return r;
+}
+
+static void a_sandbox_has_so_many_processes(void **state)
+{
+    (void)state;
+    sandbox_spec_t spec = small_spec();
+    cleanup_sandbox sandbox_handle_t *h = create(&spec);
+    uint32_t first = 0, id = 0;
+    for (int i = 0; i < SANDBOX_MAX_PROCESSES; i++)
+        assert_ok(spawn_patiently(h, i == 0 ? &first : &id));
+    assert_fails(spawn_patiently(h, &id), SANDBOX_ERR_GUEST_UNAVAILABLE);
+    assert_non_null(strstr(sandbox_last_error(), "background processes"));
+    cleanup_told struct told watch = {0};
+    assert_true(eventually(takes_more, h, 10000));
+    assert_ok(sandbox_attach(h, first, 0, &watch.stream));
+    assert_ok(sandbox_process_signal(h, first, SIGKILL, 0));
+    told_end(&watch);
+    assert_ok(spawn_patiently(h, &id));
+}
+
 // ---- requests that are wrong
 // ---------------------------------------------------------------------------------------------------
 
@@ -240,6 +270,7 @@ int main(void)
         cmocka_unit_test(a_killed_client_takes_all_of_it_along),
         cmocka_unit_test(a_background_process_ends_with_its_sandbox),
         cmocka_unit_test(all_kinds_count_together),
+        cmocka_unit_test(a_sandbox_has_so_many_processes),
         cmocka_unit_test(an_operation_without_an_id_is_refused),
     };
     return cmocka_run_group_tests_name("stream-ends", tests, open_with_sandbox, close_with_sandbox);

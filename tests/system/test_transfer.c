@@ -273,6 +273,23 @@ static void files_are_written_whole_or_not_at_all(void **state)
     assert_answers(h);
 }
 
+// 256 directories in one another, the packed one with them, are packed; one more is an error, and not a part of an archive.
+static void trees_have_a_depth(void **state)
+{
+    sandbox_handle_t *h = *state;
+    cleanup_fd int fd = memfd_create("tar", MFD_CLOEXEC);
+    sandbox_transfer_t t = {0};
+    assert_int_equal(exit_code(h, "mkdir /tmp/deep && cd /tmp/deep && for i in $(seq 255); do mkdir d && cd d; done"), 0);
+    assert_ok(sandbox_tar_out(h, "/tmp/deep", fd, 0, &t));
+    assert_int_equal(t.entries, 256);
+    assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
+    assert_ok(sandbox_tar_in(h, "/tmp/deep-too", fd, NULL));
+    assert_int_equal(number(h, "find /tmp/deep-too -type d | wc -l"), 256);
+    assert_int_equal(exit_code(h, "cd /tmp/deep && mkdir one && mv d one"), 0);
+    assert_fails(sandbox_tar_out(h, "/tmp/deep", fd, 0, NULL), SANDBOX_ERR_GUEST_IO);
+    assert_int_equal(exit_code(h, "rm -rf /tmp/deep /tmp/deep-too"), 0);
+}
+
 static void a_full_disk_is_an_error(void **state)
 {
     (void)state;
@@ -289,10 +306,15 @@ static void a_full_disk_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tree_goes_out_and_in_again),          cmocka_unit_test(one_file_can_be_packed),
-        cmocka_unit_test(archives_stay_below_their_directory),   cmocka_unit_test(odd_entries_are_skipped_or_refused),
-        cmocka_unit_test(what_is_no_archive_is_refused),         cmocka_unit_test(large_files_go_through),
-        cmocka_unit_test(files_are_written_whole_or_not_at_all), cmocka_unit_test(a_full_disk_is_an_error),
+        cmocka_unit_test(a_tree_goes_out_and_in_again),
+        cmocka_unit_test(one_file_can_be_packed),
+        cmocka_unit_test(archives_stay_below_their_directory),
+        cmocka_unit_test(odd_entries_are_skipped_or_refused),
+        cmocka_unit_test(what_is_no_archive_is_refused),
+        cmocka_unit_test(large_files_go_through),
+        cmocka_unit_test(files_are_written_whole_or_not_at_all),
+        cmocka_unit_test(trees_have_a_depth),
+        cmocka_unit_test(a_full_disk_is_an_error),
     };
     return cmocka_run_group_tests_name("transfer", tests, open_with_sandbox, close_with_sandbox);
 }

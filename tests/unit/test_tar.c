@@ -208,6 +208,36 @@ static void broken_archives_are_refused(void **state)
     assert_int_equal(read_all(&t, noise, sizeof noise, 100), -EBADMSG);
 }
 
+// A comment of so many bytes in all, and the empty file that it is about.
+static int read_commented(size_t size)
+{
+    static uint8_t bytes[TAR_PAX_MAX + 5 * TAR_BLOCK];
+    memset(bytes, 0, sizeof bytes);
+    uint8_t *second = bytes + TAR_BLOCK + size + tar_padding(size);
+    for (int i = 0; i < 2; i++) {
+        uint8_t *h = i == 0 ? bytes : second;
+        memcpy(h, "name", 4);
+        memcpy(h + 100, "0000644", 8);
+        snprintf((char *)h + 124, 12, "%011zo", i == 0 ? size : 0);
+        memcpy(h + 136, "00000000000", 11);
+        h[156] = i == 0 ? 'x' : '0';
+        memcpy(h + 257, "ustar\00000", 8);
+        seal(h);
+    }
+    memset(bytes + TAR_BLOCK, 'c', size);
+    memcpy(bytes + TAR_BLOCK, "65536 comment=", 14);
+    bytes[TAR_BLOCK + size - 1] = '\n';
+    static struct take t;
+    return read_all(&t, bytes, (size_t)(second - bytes) + 3 * TAR_BLOCK, 1000);
+}
+
+static void an_extended_header_has_a_limit(void **state)
+{
+    assert_int_equal(TAR_PAX_MAX, 65536);
+    assert_int_equal(read_commented(TAR_PAX_MAX), 0);
+    assert_int_equal(read_commented(TAR_PAX_MAX + 1), -EBADMSG);
+}
+
 static void the_sinks_error_ends_it(void **state)
 {
     struct buf b = BUF_INIT(1 << 20);
@@ -226,6 +256,7 @@ int main(void)
         cmocka_unit_test(sizes_beyond_ustar_are_written_in_pax),
         cmocka_unit_test(names_stay_below),
         cmocka_unit_test(broken_archives_are_refused),
+        cmocka_unit_test(an_extended_header_has_a_limit),
         cmocka_unit_test(the_sinks_error_ends_it),
     };
     return cmocka_run_group_tests_name("tar", tests, NULL, NULL);
