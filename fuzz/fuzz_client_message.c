@@ -35,6 +35,22 @@ static void check_create(const Sandbox__CreateRequest *r)
         abort();
 }
 
+static void check_renew(const Sandbox__SessionRenewRequest *r)
+{
+    struct err err = {.code = 0};
+    int code = spec_check_session_key(r->session_key, &err);
+    check(code, &err);
+    if (code != 0)
+        return;
+    if (r->session_key.len - 1 >= SESSION_KEY_MAX)
+        abort();
+    for (size_t i = 0; i < r->session_key.len; i++) {
+        uint8_t c = r->session_key.data[i];
+        if (c < 0x20 || c > 0x7e || c == '"' || c == '\\')
+            abort();
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size > IPC_FRAME_MAX)
@@ -44,6 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE)
         check_create(m->create);
+    if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_SESSION_RENEW)
+        check_renew(m->session_renew);
     if (m->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST) {
         struct err err = {.code = 0};
         int code = spec_check_guest(m->guest, &err);

@@ -17,8 +17,11 @@
  *  - Ownership: a Sandbox destroys its sandbox when it goes.  Engine and Sandbox hold the connection together: it is closed
  * when the last of them is gone, so a Sandbox may outlive its Engine, and works on.
  *  - Engine objects are independent of each other and of sandbox_init's default connection.
- *  - Threads: any number may use one Engine, or one Sandbox, at once, but none while another destroys, moves or assigns it.
- *  - Engine and Sandbox can be moved, not copied.  What was moved from, or destroyed, is empty: using it throws INVALID_SPEC.
+ *  - A Stream kills its command when it goes, unless it was attached to a background process.
+ *  - Threads: any number may use one Engine, or one Sandbox, at once, but none while another destroys, moves or assigns it.  Of
+ *    one Stream, one thread at a time may read, while others write, resize, signal and kill.
+ *  - Engine, Sandbox and Stream can be moved, not copied.  What was moved from, or destroyed, is empty: using it throws
+ * INVALID_SPEC.
  *  - Strings are bytes.  One that the C interface would cut short at a NUL is refused: PATH_DENIED for a path, else
  * INVALID_SPEC.
  */
@@ -29,6 +32,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <libsandbox.h>
 #include <limits>
 #include <memory>
@@ -121,6 +125,13 @@ struct Destroy {
     void operator()(sandbox_handle_t *handle) const noexcept
     {
         sandbox_destroy(handle);
+    }
+};
+
+struct FreeStream {
+    void operator()(sandbox_stream_t *stream) const noexcept
+    {
+        sandbox_stream_free(stream);
     }
 };
 
@@ -268,7 +279,7 @@ class Command
         stdin_ = std::move(bytes);
         return *this;
     }
-    /* Killed after writing more than this to stdout and stderr together; 0: 4 MiB. */
+    /* Killed after writing more than this to stdout and stderr together; 0: 4 MiB, of a stream no limit. */
     Command &max_output(std::uint64_t bytes)
     {
         max_output_ = bytes;
@@ -278,6 +289,28 @@ class Command
   private:
     friend class Sandbox;
     Command() = default;
+
+    // As the C interface takes it; points into the command.
+    struct Form {
+        explicit Form(const Command &command)
+            : argv(detail::pointers(command.argv_, "an argument")),
+              env(detail::pointers(command.env_, "an environment variable"))
+        {
+            if (command.script_)
+                spec.command = detail::text(*command.script_, "the script");
+            else
+                spec.argv = argv.data();
+            spec.env = env.data();
+            if (command.cwd_)
+                spec.cwd = detail::text(*command.cwd_, "the working directory");
+            spec.timeout_ms = command.timeout_ms_;
+            spec.stdin_data = command.stdin_.data();
+            spec.stdin_len = command.stdin_.size();
+            spec.max_output = command.max_output_;
+        }
+        std::vector<const char *> argv, env;
+        sandbox_exec_spec_t spec = {};
+    };
 
     std::optional<std::string> script_, cwd_;
     std::vector<std::string> argv_, env_;
@@ -307,7 +340,237 @@ struct ExecResult {
     }
 };
 
+namespace detail
+{
+
+inline ExecResult result_of(const sandbox_exec_result_t &c)
+{
+    ExecResult made;
+    made.exit_code = c.exit_code;
+    made.term_signal = c.term_signal;
+    made.timed_out = c.timed_out;
+    made.output_truncated = c.output_truncated;
+    made.output_limit_hit = c.output_limit_hit;
+    made.oom_killed = c.oom_killed;
+    if (c.out_len > 0)
+        made.out.assign(reinterpret_cast<const char *>(c.out), c.out_len);
+    if (c.err_len > 0)
+        made.err.assign(reinterpret_cast<const char *>(c.err), c.err_len);
+    made.out_total = c.out_total;
+    made.err_total = c.err_total;
+    made.duration = std::chrono::microseconds(c.duration_us);
+    made.user = std::chrono::microseconds(c.user_us);
+    made.system = std::chrono::microseconds(c.system_us);
+    made.max_rss_kib = c.max_rss_kib;
+    made.start_errno = c.start_errno;
+    return made;
+}
+
+}  // namespace detail
+
+/* ---- Streams ------------------------------------------------------------------------------------------------------ */
+
+/* How a stream is started: StreamOptions().terminal(40, 100).open_stdin() */
+class StreamOptions
+{
+  public:
+    /* A terminal is its standard input, output and error; 0: 24 rows, 80 columns. */
+    StreamOptions &terminal(std::uint16_t rows = 0, std::uint16_t cols = 0)
+    {
+        c_.terminal = 1;
+        c_.rows = rows;
+        c_.cols = cols;
+        return *this;
+    }
+    /* Standard input stays open behind the command's stdin_data. */
+    StreamOptions &open_stdin()
+    {
+        c_.open_stdin = 1;
+        return *this;
+    }
+
+  private:
+    friend class Sandbox;
+    sandbox_stream_options_t c_ = {};
+};
+
+/* How a background process is started. */
+class SpawnOptions
+{
+  public:
+    /* As in StreamOptions. */
+    SpawnOptions &terminal(std::uint16_t rows = 0, std::uint16_t cols = 0)
+    {
+        c_.terminal = 1;
+        c_.rows = rows;
+        c_.cols = cols;
+        return *this;
+    }
+    /* Standard input stays open behind the command's stdin_data, for Sandbox::attach with input. */
+    SpawnOptions &open_stdin()
+    {
+        c_.open_stdin = 1;
+        return *this;
+    }
+    /* Kept of the latest stdout, and of stderr, in bytes; 0: 256 KiB, which is the most. */
+    SpawnOptions &ring(std::uint32_t bytes)
+    {
+        c_.ring_bytes = bytes;
+        return *this;
+    }
+
+  private:
+    friend class Sandbox;
+    sandbox_spawn_options_t c_ = {};
+};
+
+/* Takes bytes as they come; false kills the command, after which no more is handed over.  Empty: thrown away.  An exception
+ * ends the stream, and reaches the caller. */
+using OutputFunction = std::function<bool(std::string_view bytes)>;
+
+struct Event {
+    sandbox_event_type_t type = SANDBOX_EVENT_NONE;
+    std::string_view data;            /* of STDOUT and STDERR, valid until the next read */
+    std::uint64_t dropped = 0;        /* of DROPPED: bytes that are missing here */
+    std::optional<ExecResult> result; /* of EXIT; its out and err are empty: they were events */
+};
+
+/* One command whose input and output pass by as they come.  Made by Sandbox::stream and Sandbox::attach. */
+class Stream
+{
+  public:
+    /* Empty. */
+    Stream() noexcept = default;
+
+    explicit operator bool() const noexcept
+    {
+        return stream_ != nullptr;
+    }
+
+    /* The next event.  `timeout_ms` -1: waits; 0: what is there; NONE when nothing came in time.  After EXIT it is given again
+     * and again.  Throws GUEST_UNAVAILABLE when the sandbox ended first: that is never an exit code. */
+    Event read(int timeout_ms = -1)
+    {
+        sandbox_event_t c = {};
+        detail::check(sandbox_stream_read(stream_.get(), timeout_ms, &c));
+        Event made;
+        made.type = static_cast<sandbox_event_type_t>(c.type);
+        if (c.len > 0)
+            made.data = std::string_view(reinterpret_cast<const char *>(c.data), c.len);
+        made.dropped = c.dropped;
+        if (c.result != nullptr)
+            made.result = detail::result_of(*c.result);
+        return made;
+    }
+    /* Reads to the end. */
+    ExecResult finish(const OutputFunction &on_stdout = {}, const OutputFunction &on_stderr = {})
+    {
+        return converse({}, false, on_stdout, on_stderr);
+    }
+    /* Writes all of `input` and its end, and reads to the end meanwhile.  Input that the command does not want is thrown away.
+     */
+    ExecResult communicate(std::string_view input, const OutputFunction &on_stdout = {}, const OutputFunction &on_stderr = {})
+    {
+        return converse(input, true, on_stdout, on_stderr);
+    }
+    /* For poll(2): readable when read(0) has something, which must then be called until it gives NONE or EXIT. */
+    int fd() const noexcept
+    {
+        return sandbox_stream_fd(stream_.get());
+    }
+
+    /* Sends input without waiting for the command to read it; how much was taken.  STDIN_ROOM comes when there is room again.
+     */
+    std::size_t write(std::string_view bytes)
+    {
+        std::size_t written = 0;
+        detail::check(sandbox_stream_write_stdin(stream_.get(), bytes.data(), bytes.size(), &written));
+        return written;
+    }
+    /* End of file behind what was written; on a terminal it is typed (^D). */
+    void close_stdin()
+    {
+        detail::check(sandbox_stream_close_stdin(stream_.get()));
+    }
+    /* The terminal's new size. */
+    void resize(std::uint16_t rows, std::uint16_t cols)
+    {
+        detail::check(sandbox_stream_resize(stream_.get(), rows, cols));
+    }
+    /* To the command's process group. */
+    void signal(int signal_number)
+    {
+        detail::check(sandbox_stream_signal(stream_.get(), signal_number));
+    }
+    /* Kills the command and everything it started; EXIT follows. */
+    void kill()
+    {
+        detail::check(sandbox_stream_kill(stream_.get()));
+    }
+
+  private:
+    friend class Sandbox;
+    explicit Stream(sandbox_stream_t *stream) noexcept : stream_(stream)
+    {
+    }
+
+    // What it takes now, and the end behind the last of it.  Whether there is more to send: not when it takes nothing any more,
+    // which its own end explains.
+    bool feed(std::string_view &input)
+    {
+        std::size_t written = 0;
+        const sandbox_error_t code = sandbox_stream_write_stdin(stream_.get(), input.data(), input.size(), &written);
+        if (code == SANDBOX_ERR_GUEST_UNAVAILABLE)
+            return false;
+        detail::check(code);
+        input.remove_prefix(written);
+        if (!input.empty())
+            return true;
+        sandbox_stream_close_stdin(stream_.get());
+        return false;
+    }
+    ExecResult converse(std::string_view input, bool feeding, const OutputFunction &on_stdout, const OutputFunction &on_stderr)
+    {
+        if (feeding)
+            feeding = feed(input);
+        for (bool wanted = true;;) {
+            Event event = read();
+            if (event.result)
+                return std::move(*event.result);
+            if (event.type == SANDBOX_EVENT_STDIN_ROOM && feeding)
+                feeding = feed(input);
+            const OutputFunction &taker = event.type == SANDBOX_EVENT_STDOUT ? on_stdout : on_stderr;
+            if (wanted && !event.data.empty() && taker && !taker(event.data)) {
+                wanted = false;
+                sandbox_stream_kill(stream_.get());
+            }
+        }
+    }
+
+    std::unique_ptr<sandbox_stream_t, detail::FreeStream> stream_;
+};
+
+/* ---- Background processes ----------------------------------------------------------------------------------------- */
+
+struct Process {
+    std::uint32_t id = 0;  /* from Sandbox::spawn */
+    std::uint32_t pid = 0; /* inside the sandbox */
+    std::string command;   /* its arguments with blanks between them, cut after about 100 bytes */
+    bool running = false, terminal = false, timed_out = false, oom_killed = false;
+    int exit_code = -1; /* -1 while it runs, and when a signal ended it */
+    int term_signal = 0;
+    std::chrono::system_clock::time_point started_at;
+    std::uint64_t out_total = 0, err_total = 0;
+};
+
 /* ---- Files -------------------------------------------------------------------------------------------------------- */
+
+/* What a transfer moved. */
+struct Transfer {
+    std::uint64_t entries = 0; /* files, directories and links */
+    std::uint64_t bytes = 0;   /* of file contents */
+    std::uint64_t skipped = 0; /* devices, FIFOs, sockets and the kernel's own file systems, which are left out */
+};
 
 struct DirEntry {
     std::string name; /* bytes as in the guest, without the directory */
@@ -415,6 +678,70 @@ class Sandbox
         return exec(Command::shell(script));
     }
 
+    /* The same, with the output handed over as it is written, all of it; out and err of the result are empty. */
+    ExecResult exec(const Command &command, const OutputFunction &on_stdout, const OutputFunction &on_stderr = {})
+    {
+        return stream(command).finish(on_stdout, on_stderr);
+    }
+
+    /* Starts a command and returns at once. */
+    Stream stream(const Command &command, const StreamOptions &options = {})
+    {
+        const Command::Form form(command);
+        sandbox_stream_t *made = nullptr;
+        detail::check(sandbox_exec_stream(handle_.get(), &form.spec, &options.c_, &made));
+        return Stream(made);
+    }
+    /* Starts a command in the background: it lives until it ends or its sandbox does.  Its id. */
+    std::uint32_t spawn(const Command &command, const SpawnOptions &options = {})
+    {
+        const Command::Form form(command);
+        std::uint32_t id = 0;
+        detail::check(sandbox_spawn(handle_.get(), &form.spec, &options.c_, &id));
+        return id;
+    }
+    /* Those that are known, by id. */
+    std::vector<Process> processes() const;
+    /* What is kept of a process's output, then what comes, then its end.  `input`: takes its standard input. */
+    Stream attach(std::uint32_t process_id, bool input = false)
+    {
+        sandbox_stream_t *made = nullptr;
+        detail::check(sandbox_attach(handle_.get(), process_id, input ? 1 : 0, &made));
+        return Stream(made);
+    }
+    /* To everything the process started, or with `main_only` to itself. */
+    void signal(std::uint32_t process_id, int signal_number, bool main_only = false)
+    {
+        detail::check(sandbox_process_signal(handle_.get(), process_id, signal_number, main_only ? 1 : 0));
+    }
+
+    /* Archives and files of any size, at any path.  `fd` is read or written here, and stays the caller's. */
+    Transfer tar_in(const std::string &path, int fd)
+    {
+        sandbox_transfer_t moved = {};
+        detail::check(sandbox_tar_in(handle_.get(), detail::path(path), fd, &moved));
+        return transfer_of(moved);
+    }
+    /* TOO_LARGE when the files have more than `max_bytes`; 0: no limit. */
+    Transfer tar_out(const std::string &path, int fd, std::uint64_t max_bytes = 0) const
+    {
+        sandbox_transfer_t moved = {};
+        detail::check(sandbox_tar_out(handle_.get(), detail::path(path), fd, max_bytes, &moved));
+        return transfer_of(moved);
+    }
+    Transfer read_stream(const std::string &path, int fd, std::uint64_t offset = 0) const
+    {
+        sandbox_transfer_t moved = {};
+        detail::check(sandbox_read_stream(handle_.get(), detail::path(path), offset, fd, &moved));
+        return transfer_of(moved);
+    }
+    Transfer write_stream(const std::string &path, int fd, std::uint32_t mode = 0, std::uint32_t flags = 0)
+    {
+        sandbox_transfer_t moved = {};
+        detail::check(sandbox_write_stream(handle_.get(), detail::path(path), fd, mode, flags, &moved));
+        return transfer_of(moved);
+    }
+
     /* The whole file, at most SANDBOX_MAX_FILE bytes. */
     std::string read_file(const std::string &path) const
     {
@@ -469,6 +796,14 @@ class Sandbox
     Sandbox(std::shared_ptr<sandbox_conn_t> conn, sandbox_handle_t *handle) noexcept : conn_(std::move(conn)), handle_(handle)
     {
     }
+    static Transfer transfer_of(const sandbox_transfer_t &c) noexcept
+    {
+        Transfer made;
+        made.entries = c.entries;
+        made.bytes = c.bytes;
+        made.skipped = c.skipped;
+        return made;
+    }
 
     // In this order, so that the sandbox is destroyed first.
     std::shared_ptr<sandbox_conn_t> conn_;
@@ -477,38 +812,33 @@ class Sandbox
 
 inline ExecResult Sandbox::exec(const Command &command)
 {
-    const std::vector<const char *> argv = detail::pointers(command.argv_, "an argument");
-    const std::vector<const char *> env = detail::pointers(command.env_, "an environment variable");
-    sandbox_exec_spec_t spec = {};
-    if (command.script_)
-        spec.command = detail::text(*command.script_, "the script");
-    else
-        spec.argv = argv.data();
-    spec.env = env.data();
-    if (command.cwd_)
-        spec.cwd = detail::text(*command.cwd_, "the working directory");
-    spec.timeout_ms = command.timeout_ms_;
-    spec.stdin_data = command.stdin_.data();
-    spec.stdin_len = command.stdin_.size();
-    spec.max_output = command.max_output_;
+    const Command::Form form(command);
     detail::ExecResultHolder held;
-    detail::check(sandbox_exec(handle_.get(), &spec, &held.c));
-    ExecResult made;
-    made.exit_code = held.c.exit_code;
-    made.term_signal = held.c.term_signal;
-    made.timed_out = held.c.timed_out;
-    made.output_truncated = held.c.output_truncated;
-    made.output_limit_hit = held.c.output_limit_hit;
-    made.oom_killed = held.c.oom_killed;
-    made.out.assign(reinterpret_cast<const char *>(held.c.out), held.c.out_len);
-    made.err.assign(reinterpret_cast<const char *>(held.c.err), held.c.err_len);
-    made.out_total = held.c.out_total;
-    made.err_total = held.c.err_total;
-    made.duration = std::chrono::microseconds(held.c.duration_us);
-    made.user = std::chrono::microseconds(held.c.user_us);
-    made.system = std::chrono::microseconds(held.c.system_us);
-    made.max_rss_kib = held.c.max_rss_kib;
-    made.start_errno = held.c.start_errno;
+    detail::check(sandbox_exec(handle_.get(), &form.spec, &held.c));
+    return detail::result_of(held.c);
+}
+
+inline std::vector<Process> Sandbox::processes() const
+{
+    sandbox_process_t *list = nullptr;
+    std::size_t count = 0;
+    detail::check(sandbox_processes(handle_.get(), &list, &count));
+    const std::unique_ptr<sandbox_process_t, detail::Free> owned(list);
+    std::vector<Process> made(count);
+    for (std::size_t i = 0; i < count; i++) {
+        made[i].id = list[i].process_id;
+        made[i].pid = list[i].pid;
+        made[i].command = list[i].command;
+        made[i].running = list[i].running;
+        made[i].terminal = list[i].terminal;
+        made[i].timed_out = list[i].timed_out;
+        made[i].oom_killed = list[i].oom_killed;
+        made[i].exit_code = list[i].exit_code;
+        made[i].term_signal = list[i].term_signal;
+        made[i].started_at = std::chrono::system_clock::time_point(std::chrono::milliseconds(list[i].started_at_ms));
+        made[i].out_total = list[i].out_total;
+        made[i].err_total = list[i].err_total;
+    }
     return made;
 }
 
@@ -577,6 +907,19 @@ class Engine
         detail::check(sandbox_conn_create(conn_.get(), &c, &handle));
         made->handle_.reset(handle);
         return made;
+    }
+
+    /* Adds to the time of a session key's volume; 0 only asks.  When it ends.  Throws SESSION_EXPIRED, SESSION_LIMIT,
+     * SESSION_UNKNOWN; INVALID_SPEC for a time that is negative or longer than any volume's. */
+    std::chrono::system_clock::time_point session_renew(const std::string &key,
+                                                        std::chrono::seconds extra = std::chrono::seconds(0))
+    {
+        if (extra.count() < 0 || extra.count() > std::numeric_limits<std::uint32_t>::max())
+            throw SandboxError(SANDBOX_ERR_INVALID_SPEC, "the extra time is negative, or longer than any volume's");
+        std::uint64_t expires_at = 0;
+        detail::check(sandbox_conn_session_renew(connection().get(), detail::text(key, "the session key"),
+                                                 static_cast<std::uint32_t>(extra.count()), &expires_at));
+        return std::chrono::system_clock::time_point(std::chrono::seconds(expires_at));
     }
 
     /* What the engine is and can do, as one JSON object (docs/wire.md). */

@@ -12,8 +12,11 @@ struct reaper;
 struct groups;
 struct drains;
 struct lines;
+struct netlink_gate;
+struct oom_storm;
 struct control;
 struct exec;
+struct processes;
 
 TAILQ_HEAD(exec_list, exec);
 
@@ -22,13 +25,16 @@ struct agent {
     struct reaper *reaper;
     struct groups *groups;
     struct drains *drains;
+    struct netlink_gate *gate;
+    struct oom_storm *storm;
     struct lines *lines;
     struct strv env;  // from Configure: the base of every exec's environment
     bool configured;
     bool suspended;  // between Suspend and Resume: no deadline passes
     struct control *control;
     struct exec_list execs;  // that are running
-    int null_fd;             // /dev/null, opened before any guest code ran; -1 if this root has none
+    struct processes *processes;
+    int null_fd;  // /dev/null, opened before any guest code ran; -1 if this root has none
 };
 
 #endif

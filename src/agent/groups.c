@@ -226,6 +226,9 @@ int slot_take(struct groups *groups, struct slot **ret_slot)
         int r = slot_make(s);
         if (r < 0)
             return r;
+        // Killed as a leftover, it may have become empty while it was frozen for that.
+        if (s->kill.freezing)
+            slot_kill(s, 0);
         s->in_use = true;
         s->kill = (struct kill_state){0};
         *ret_slot = s;
@@ -237,6 +240,22 @@ int slot_take(struct groups *groups, struct slot **ret_slot)
 void slot_release(struct slot *slot)
 {
     slot->in_use = false;
+}
+
+bool slot_in_use(const struct slot *slot)
+{
+    return slot->in_use;
+}
+
+unsigned slot_number(const struct slot *slot)
+{
+    return slot->number;
+}
+
+struct slot *slot_occupied(struct groups *groups, unsigned number)
+{
+    struct slot *s = &groups->slots[number];
+    return s->in_use || !slot_empty(s) ? s : NULL;
 }
 
 int slot_open_v2(const struct slot *slot)
@@ -277,6 +296,16 @@ bool slot_kill(struct slot *slot, pid_t pgid)
     slot->stale = way == KILL_V2;
     struct slot_path dir = slot_file(slot, h, "");
     return group_kill_step(h->fd, dir.text, way, &slot->kill);
+}
+
+void slot_signal(const struct slot *slot, pid_t pgid, int number)
+{
+    enum kill_way way;
+    const struct hierarchy *h = tracker(slot->groups, &way);
+    if (h != NULL)
+        group_signal(h->fd, slot_file(slot, h, "").text, number);
+    else if (pgid > 0)
+        kill(-pgid, number);
 }
 
 uint64_t slot_oom_kills(const struct slot *slot)

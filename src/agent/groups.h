@@ -36,6 +36,11 @@ void groups_prepare(struct groups *groups);
 // A slot whose group is empty, with its directories made.  0; -EBUSY: all SLOTS_MAX are taken; or another negative errno.
 int slot_take(struct groups *groups, struct slot **ret_slot);
 void slot_release(struct slot *slot);
+bool slot_in_use(const struct slot *slot);
+// 0 to SLOTS_MAX - 1.
+unsigned slot_number(const struct slot *slot);
+// The slot of that number, if it is in use or has processes (also where that cannot be told); else NULL.
+struct slot *slot_occupied(struct groups *groups, unsigned number);
 
 // For clone3(CLONE_INTO_CGROUP): a new descriptor of the slot's v2 directory; -ENOENT if there is no v2 hierarchy.
 int slot_open_v2(const struct slot *slot);
@@ -45,6 +50,9 @@ int slot_join(const struct slot *slot, bool cloned_into_v2);
 // Kills all processes of the slot: call slot_kill until it returns true (nothing is left), a few milliseconds apart.  Each
 // call does a bounded amount of work.  Without any group it kills process group `pgid` (when > 0) and returns true.
 bool slot_kill(struct slot *slot, pid_t pgid);
+
+// Sends a signal to every process of the slot; without any group to process group `pgid`.
+void slot_signal(const struct slot *slot, pid_t pgid, int number);
 
 // How many processes of this slot have been killed for memory, ever; compare before and after.
 uint64_t slot_oom_kills(const struct slot *slot);

@@ -102,6 +102,21 @@ void check_cgroups(json_t *checks)
                  : "mount it below /sys/fs/cgroup, or boot with systemd.unified_cgroup_hierarchy=1");
 }
 
+void check_disk_speed(json_t *checks)
+{
+    char line[DETAIL_MAX];
+    read_line("/sys/fs/cgroup/cgroup.controllers", line, sizeof line);
+    if (has_word(line, "io"))
+        add_check(checks, "disk speed", "ok", "v2 io: disk_mib_s and disk_iops work where the service is given the controller",
+                  NULL);
+    else if (exists("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device"))
+        add_check(checks, "disk speed", "ok", "v1 blkio: disk_mib_s and disk_iops limit direct and synchronous use only", NULL);
+    else
+        add_check(checks, "disk speed", "warn",
+                  "without the cgroup controllers io and blkio: disk_mib_s and disk_iops do nothing",
+                  "boot with the controller io, and give it to the service (Delegate=yes)");
+}
+
 void check_user_namespaces(json_t *checks)
 {
     char line[64];

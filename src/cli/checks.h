@@ -9,6 +9,7 @@ void add_check(json_t *checks, const char *name, const char *status, const char 
 
 void check_kernel(json_t *checks);
 void check_cgroups(json_t *checks);
+void check_disk_speed(json_t *checks);
 void check_user_namespaces(json_t *checks);
 void check_kvm(json_t *checks);
 void check_templates(json_t *checks, const char *store);

@@ -147,6 +147,7 @@ static int examine(const char *socket, const char *store, bool as_json)
     }
     check_kernel(checks);
     check_cgroups(checks);
+    check_disk_speed(checks);
     check_user_namespaces(checks);
     check_kvm(checks);
     check_templates(checks, store);

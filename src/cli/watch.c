@@ -1,6 +1,7 @@
 #include "watch.h"
 
 #include "cli.h"
+#include "live.h"
 
 #include <errno.h>
 #include <libsandbox.h>
@@ -18,15 +19,32 @@ static atomic_int came;
 static sem_t handled;
 static sigset_t signals;
 
+// What the main thread has for ending by itself once everything is destroyed.  It may be stuck in a write that nobody reads.
+enum { LEAVE_S = 3 };
+
+static void leave(int signal)
+{
+    live_restore();
+    _exit(CLI_SIGNAL_BASE + signal);
+}
+
 static void on_first(int signal)
 {
     atomic_store(&came, signal);
     int mode = atomic_load(&current_mode);
     if (mode == WATCH_EXIT)
-        _exit(CLI_SIGNAL_BASE + signal);
+        leave(signal);
     if (mode == WATCH_CLEANUP)
         sandbox_cleanup();
     sem_post(&handled);
+    if (mode != WATCH_CLEANUP)
+        return;
+    const struct timespec patience = {.tv_sec = LEAVE_S};
+    int second;
+    do
+        second = sigtimedwait(&signals, NULL, &patience);
+    while (second < 0 && errno == EINTR);
+    leave(second > 0 ? second : signal);
 }
 
 static void *take_signals(void *arg)
@@ -37,7 +55,7 @@ static void *take_signals(void *arg)
         if (sigwait(&signals, &signal) != 0)
             continue;
         if (atomic_load(&came) != 0)
-            _exit(CLI_SIGNAL_BASE + signal);
+            leave(signal);
         on_first(signal);
     }
     return NULL;

@@ -5,7 +5,8 @@
 // What the first signal does.  The second one ends the program at once; the engine then reclaims what it owned.
 enum watch_mode {
     WATCH_EXIT,     // ends the program: nothing has been created
-    WATCH_CLEANUP,  // destroys every sandbox and ends the calls in flight, which come back with an error
+    WATCH_CLEANUP,  // destroys every sandbox and ends the calls in flight, which come back with an error; ends the program if
+                    // it does not end by itself then
     WATCH_NOTE,     // is only noted
 };
 

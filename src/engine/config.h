@@ -57,6 +57,8 @@ struct config {
     uint64_t disk_mib_default;
     uint64_t disk_mib_max;
     uint64_t pids_max;
+    uint64_t disk_mib_s;
+    uint64_t disk_iops;
 
     uint64_t volume_mib;
     uint64_t workspace_max_ttl_s;

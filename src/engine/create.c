@@ -244,6 +244,8 @@ static void start_cold(struct create *c)
                                  .vcpus = shape->vcpus,
                                  .disk_mib = shape->disk_mib,
                                  .pids_max = (uint32_t)e->config->pids_max,
+                                 .disk_mib_s = (uint32_t)e->config->disk_mib_s,
+                                 .disk_iops = (uint32_t)e->config->disk_iops,
                                  .hostname = c->sandbox->hostname};
     c->sandbox->lease = take_ptr(&c->lease);
     if (c->sandbox->lease != NULL)

@@ -4,20 +4,22 @@
 // has only the rights of the sandbox's own user namespace.  What it meets and must not trust is the template: its folders
 // may be symbolic links, so nothing in it is ever found by a path that could leave it.
 //
-// The two talk over a SOCK_SEQPACKET pair: the child unshares its cgroup namespace and says so; the jailer settles cgroups
-// and id maps, and sends `enter_order` with the descriptors; the child builds the root and execs.  A failure is one
+// The two talk over a SOCK_SEQPACKET pair: the child joins its cgroups, unshares their namespace and says so; the jailer sets
+// limits and id maps, and sends `enter_order` with the descriptors; the child builds the root and execs.  A failure is one
 // `enter_failure` packet; success is the end of the line (it is close-on-exec).
 #ifndef JAILER_ENTER_H
 #define JAILER_ENTER_H
 
 #include "jailer/seccomp_policy.h"
+#include "sys/cgroup.h"
 #include "sys/jail.h"
 
 #include <sched.h>
 #include <stdint.h>
 
 enum enter_step {
-    ENTER_CGROUP_NAMESPACE,
+    ENTER_CGROUPS,
+    ENTER_LINE,
     ENTER_ORDER,
     ENTER_IDS,
     ENTER_STAGE,
@@ -45,7 +47,16 @@ enum { ENTER_GROUPS_MAX = 8 };
 
 // Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume, or
 // without a log, anything stands in its place.
-enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_VOLUME, ENTER_FD_AGENT, ENTER_FD_CONTROL, ENTER_FD_LOG, ENTER_FDS };
+enum {
+    ENTER_FD_TEMPLATE,
+    ENTER_FD_DISK,
+    ENTER_FD_VOLUME,
+    ENTER_FD_DEV,
+    ENTER_FD_AGENT,
+    ENTER_FD_CONTROL,
+    ENTER_FD_LOG,
+    ENTER_FDS
+};
 
 struct enter_order {
     uint32_t groups;
@@ -65,7 +76,7 @@ struct enter_failure {
 // A sentence part for a step: "mounting the template".
 const char *enter_step_text(enum enter_step step);
 
-// The child's whole life; never returns.  `line` is its end of the pair.
-void enter_main(int line, const struct seccomp_policy *filter) __attribute__((noreturn));
+// The child's whole life; never returns.  `line` is its end of the pair, `groups` the way into its cgroups.
+void enter_main(int line, const struct cgroup_entry *groups, const struct seccomp_policy *filter) __attribute__((noreturn));
 
 #endif

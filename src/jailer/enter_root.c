@@ -122,25 +122,8 @@ int root_attach_volume(int mount_fd)
     return mount_attach(mount_fd, point_fd[POINT_WORKSPACE]);
 }
 
-// Puts the host's device node `name` into the new /dev: a user namespace cannot make one.
-static int bind_device(int dev, const char *name)
-{
-    char host[64];
-    snprintf(host, sizeof host, "/dev/%s", name);
-    cleanup_fd int node = mount_clone(AT_FDCWD, host);
-    if (node < 0)
-        return node;
-    cleanup_fd int file = openat(dev, name, O_CREAT | O_EXCL | O_RDONLY | O_CLOEXEC, 0666);
-    if (file < 0)
-        return -errno;
-    int r = mount_restrict(node, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
-    return r < 0 ? r : mount_attach_at(node, dev, name);
-}
-
 static int mount_in_dev(int dev, const char *name, const char *type, const struct mount_option *options)
 {
-    if (mkdirat(dev, name, 0755) < 0)
-        return -errno;
     cleanup_fd int fs = mount_new(type, options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NODEV);
     return fs < 0 ? fs : mount_attach_at(fs, dev, name);
 }
@@ -158,8 +141,6 @@ static int mount_shm(int dev, uint64_t bytes)
 
 static int mount_pts(int dev)
 {
-    if (mkdirat(dev, "pts", 0755) < 0)
-        return -errno;
     static const struct mount_option options[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"},
                                                   {"gid", "5"},          {"max", PTYS_MAX},    {0}};
     // A terminal is a device: no MOUNT_ATTR_NODEV here.
@@ -167,36 +148,16 @@ static int mount_pts(int dev)
     return fs < 0 ? fs : mount_attach_at(fs, dev, "pts");
 }
 
-static int fill_dev(int dev, uint64_t shm_bytes)
+int root_dev(int mount_fd, uint64_t shm_bytes)
 {
-    static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
-    static const char *const links[][2] = {
-        {"/proc/self/fd", "fd"},       {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
-        {"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"},
-    };
-    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
-        int r = bind_device(dev, devices[i]);
-        if (r < 0)
-            return r;
-    }
-    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++)
-        if (symlinkat(links[i][0], dev, links[i][1]) < 0)
-            return -errno;
-    int r = mount_pts(dev);
-    return r < 0 ? r : mount_shm(dev, shm_bytes);
-}
-
-int root_dev(uint64_t shm_bytes)
-{
-    static const struct mount_option options[] = {{"size", "64k"}, {"mode", "0755"}, {0}};
-    cleanup_fd int fs = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
-    if (fs < 0)
-        return fs;
-    int r = mount_attach(fs, point_fd[POINT_DEV]);
+    int r = mount_attach(mount_fd, point_fd[POINT_DEV]);
     if (r < 0)
         return r;
     cleanup_fd int dev = openat(root_fd, "dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    return dev < 0 ? -errno : fill_dev(dev, shm_bytes);
+    if (dev < 0)
+        return -errno;
+    r = mount_pts(dev);
+    return r < 0 ? r : mount_shm(dev, shm_bytes);
 }
 
 // Makes `path` below `base` read-only by covering it with a read-only view of itself.  What this kernel has not is fine.

@@ -18,7 +18,8 @@ int root_overlay(void);
 int root_mount_points(void);
 // Covers /workspace.
 int root_attach_volume(int mount);
-int root_dev(uint64_t shm_bytes);
+// Attaches /dev (dev.h), and mounts its terminals and shared memory.
+int root_dev(int mount, uint64_t shm_bytes);
 int root_proc(void);
 int root_sys(void);
 // Leaves the host's mounts behind.

@@ -31,6 +31,7 @@ static const int jailer[] = {
     CAP_DAC_OVERRIDE,  // folders of the engine's
     CAP_FOWNER,
     CAP_KILL,          // sandboxes, the engine
+    CAP_MKNOD,         // a sandbox's own /dev/null and its kin
     CAP_SYS_PTRACE,    // to open a child's user namespace under /proc
     CAP_SYS_RESOURCE,  // limits of children
     CAP_SYS_NICE,      // to move a child, which has all capabilities in its own namespace, into a v2 group below cpuset

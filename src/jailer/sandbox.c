@@ -5,6 +5,7 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "jailer/cpus.h"
+#include "jailer/dev.h"
 #include "jailer/enter.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
@@ -23,6 +24,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -83,7 +85,7 @@ static int fail(struct sandbox *s, int error, const char *what)
     return error;
 }
 
-static pid_t clone_child(struct host *host, int line, int *ret_pidfd)
+static pid_t clone_child(struct host *host, int line, const struct cgroup_entry *groups, int *ret_pidfd)
 {
     int pidfd = -1;
     struct clone_args args = {
@@ -91,9 +93,13 @@ static pid_t clone_child(struct host *host, int line, int *ret_pidfd)
         .pidfd = (uint64_t)(uintptr_t)&pidfd,
         .exit_signal = SIGCHLD,
     };
+    if (groups->into >= 0) {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = (uint64_t)groups->into;
+    }
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
-        enter_main(line, &host->filter);
+        enter_main(line, groups, &host->filter);
     if (pid < 0)
         return -errno;
     *ret_pidfd = pidfd;
@@ -103,13 +109,13 @@ static pid_t clone_child(struct host *host, int line, int *ret_pidfd)
 // The kernel adds what a user namespace's processes use of inotify, queued signals, timers, message queues and locked memory
 // to what its maker may use.  With root as the maker, one sandbox could use up root's share, on which the host's services
 // and all other sandboxes live; so each namespace is made by the first id of its own range.
-static pid_t start_child(struct host *host, uid_t maker, int line, int *ret_pidfd)
+static pid_t start_child(struct host *host, uid_t maker, int line, const struct cgroup_entry *groups, int *ret_pidfd)
 {
     // The system call itself: this thread only, and the capabilities stay (SECBIT_NO_SETUID_FIXUP, until the end of this).
     int bits = prctl(PR_GET_SECUREBITS);
     if (bits < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits | SECBIT_NO_SETUID_FIXUP) < 0)
         return -errno;
-    pid_t pid = syscall(SYS_setresuid, -1, maker, -1) < 0 ? -errno : clone_child(host, line, ret_pidfd);
+    pid_t pid = syscall(SYS_setresuid, -1, maker, -1) < 0 ? -errno : clone_child(host, line, groups, ret_pidfd);
     if (syscall(SYS_setresuid, -1, 0, -1) < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits) < 0)
         abort();  // never go on as somebody else
     return pid;
@@ -222,19 +228,26 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
     return 0;
 }
 
-static int send_order(struct sandbox *s, int template, int disk, int volume)
+// The parts of a root, each the jailer's.
+struct parts {
+    int template, disk, volume, dev;  // volume: -1, there is none
+};
+
+static int send_order(struct sandbox *s, const struct parts *parts)
 {
     uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
-    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = volume >= 0, .self_test = s->self_test};
+    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = parts->volume >= 0, .self_test = s->self_test};
     cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
     __attribute__((cleanup(close_fds))) int fds[FDPASS_MAX];
     for (int i = 0; i < FDPASS_MAX; i++)
         fds[i] = -1;
-    fds[ENTER_FD_TEMPLATE] = fcntl(template, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_DISK] = fcntl(disk, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_VOLUME] = volume >= 0 ? fcntl(volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fds[ENTER_FD_TEMPLATE] = fcntl(parts->template, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_DISK] = fcntl(parts->disk, F_DUPFD_CLOEXEC, 3);
+    fds[ENTER_FD_VOLUME] =
+        parts->volume >= 0 ? fcntl(parts->volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fds[ENTER_FD_DEV] = fcntl(parts->dev, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_AGENT] = fcntl(s->host->agent_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_CONTROL] = fcntl(s->control_fd, F_DUPFD_CLOEXEC, 3);
     fds[ENTER_FD_LOG] = s->log_fd >= 0 ? fcntl(s->log_fd, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -246,6 +259,22 @@ static int send_order(struct sandbox *s, int template, int disk, int volume)
         return r;
     ssize_t n = fdpass_send(s->line, &order, sizeof order, fds, ENTER_FDS + order.groups);
     return n < 0 ? (int)n : 0;
+}
+
+// Where the host cannot, the sandbox runs all the same: `doctor` says so, and the log at every start.
+static int limit_disk(struct sandbox *s, int mount)
+{
+    const struct cgroup_disk_speed speed = {.bytes_per_s = (uint64_t)s->what.disk_mib_s << 20, .ops_per_s = s->what.disk_iops};
+    struct stat st;
+    if ((speed.bytes_per_s == 0 && speed.ops_per_s == 0) || mount < 0)
+        return 0;
+    if (fstat(mount, &st) < 0)
+        return -errno;
+    int r = cgroup_group_limit_disk(s->group, st.st_dev, &speed);
+    if (r != -EOPNOTSUPP)
+        return r;
+    log_warn("disk_speed_not_limited", log_i64("uid_slot", s->uid_slot));
+    return 0;
 }
 
 // The child is in its cgroup namespace: gives it its ids and limits, and the order to build itself.
@@ -269,7 +298,16 @@ static int give_order(struct sandbox *s)
     r = mapped_volume(s, userns, &volume);
     if (r < 0)
         return r;
-    r = send_order(s, template, s->disk, volume);
+    r = limit_disk(s, s->disk);
+    if (r == 0)
+        r = limit_disk(s, volume);
+    if (r < 0)
+        return fail(s, r, "limiting the disk's speed");
+    cleanup_fd int dev = -1;
+    r = dev_new(s->first_uid, &dev);
+    if (r < 0)
+        return fail(s, r, "making the device nodes");
+    r = send_order(s, &(struct parts){.template = template, .disk = s->disk, .volume = volume, .dev = dev});
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
@@ -285,12 +323,14 @@ static void close_starting(struct sandbox *s)
 
 static void hear_entered(struct sandbox *s)
 {
-    char byte;
-    ssize_t n = recv(s->line, &byte, 1, MSG_DONTWAIT);
+    struct enter_failure failure;
+    ssize_t n = recv(s->line, &failure, sizeof failure, MSG_DONTWAIT);
     if (n < 0 && errno == EAGAIN)
         return;
-    if (n != 1)
-        fail(s, n == 0 ? -EPIPE : -errno, enter_step_text(ENTER_CGROUP_NAMESPACE));
+    if (n == (ssize_t)sizeof failure && failure.error < 0)
+        fail(s, failure.error, enter_step_text(failure.step));
+    else if (n != 1)
+        fail(s, n == 0 ? -EPIPE : -EPROTO, enter_step_text(ENTER_CGROUPS));
     else if (give_order(s) == 0)
         s->state = BUILDING;
     if (s->error != 0)
@@ -393,7 +433,8 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
         return fail(s, r, "taking a uid range");
     char name[32];
     snprintf(name, sizeof name, "sb-%d", s->uid_slot);
-    r = cgroup_group_new(s->host->cgroups, name, &s->group);
+    bool limits_disk = s->what.disk_mib_s > 0 || s->what.disk_iops > 0;
+    r = cgroup_group_new(s->host->cgroups, name, limits_disk, &s->group);
     if (r < 0)
         return fail(s, r, "making cgroups");
     int pair[2];
@@ -401,13 +442,13 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
         return fail(s, -errno, "making a socket pair");
     cleanup_fd int theirs = pair[1];
     s->line = pair[0];
-    s->pid = start_child(s->host, s->first_uid, theirs, &s->pidfd);
-    if (s->pid < 0)
-        return fail(s, s->pid, "starting a process in new namespaces");
-    r = cgroup_group_enter(s->group, s->pid);
-    if (r < 0 || send(s->line, "g", 1, MSG_NOSIGNAL) != 1)
-        return fail(s, r < 0 ? r : -errno, "entering the cgroups");
-    return 0;
+    struct cgroup_entry way = CGROUP_ENTRY_INIT;
+    r = cgroup_entry_open(s->group, &way);
+    if (r < 0)
+        return fail(s, r, "opening the cgroups");
+    s->pid = start_child(s->host, s->first_uid, theirs, &way, &s->pidfd);
+    cgroup_entry_close(&way);
+    return s->pid < 0 ? fail(s, s->pid, "starting a process in new namespaces") : 0;
 }
 
 static int watch(struct sandbox *s)

@@ -53,7 +53,8 @@ static bool start_ok(const struct jail_start *s)
     return s->template_slot < JAIL_TEMPLATES_MAX && in_range(s->vcpus, 1, JAIL_VCPUS_MAX) &&
            in_range(s->memory_mib, JAIL_MEMORY_MIB_MIN, JAIL_MEMORY_MIB_MAX) &&
            in_range(s->disk_mib, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX) && in_range(s->pids_max, 8, JAIL_PIDS_MAX) &&
-           hostname_ok(s->hostname) && s->reserved == 0;
+           s->disk_mib_s <= JAIL_DISK_MIB_S_MAX && s->disk_iops <= JAIL_DISK_IOPS_MAX && hostname_ok(s->hostname) &&
+           s->reserved == 0;
 }
 
 bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID])
@@ -71,7 +72,7 @@ static bool volume_ok(const struct jail_request *q)
 }
 
 // What is compared as bytes must not hold padding.
-_Static_assert(sizeof(struct jail_start) == 2 * sizeof(uint64_t) + 4 * sizeof(uint32_t) + JAIL_HOSTNAME_MAX + 1, "padding");
+_Static_assert(sizeof(struct jail_start) == 2 * sizeof(uint64_t) + 6 * sizeof(uint32_t) + JAIL_HOSTNAME_MAX + 1, "padding");
 
 int jail_check(const struct jail_request *request, bool has_fd)
 {

@@ -26,9 +26,11 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 2,
+    JAIL_PROTOCOL_VERSION = 3,
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
+    JAIL_DISK_MIB_S_MAX = 1000000,
+    JAIL_DISK_IOPS_MAX = 100000000,
     JAIL_MEMORY_MIB_MIN = 16,
     JAIL_MEMORY_MIB_MAX = 64 * 1024,
     JAIL_VCPUS_MAX = 32,
@@ -69,6 +71,8 @@ struct jail_start {
     uint64_t memory_mib;
     uint64_t disk_mib;
     uint32_t pids_max;
+    uint32_t disk_mib_s;                   // of the disk and of the volume, each, in each direction; 0: no limit
+    uint32_t disk_iops;                    // likewise
     char hostname[JAIL_HOSTNAME_MAX + 1];  // [a-z0-9-], NUL-terminated
     uint32_t reserved;                     // 0; no byte of a request may be padding, which is compared, too
 };

@@ -18,8 +18,27 @@ static ssize_t slurp(const char *path, char *text, size_t size)
     return fd < 0 ? -1 : (ssize_t)n;
 }
 
+// Whether the kernel's short name of the process is that of the program that `command_line` begins with.
+static bool runs(pid_t pid, const char *command_line)
+{
+    enum { COMM_MAX = 15 };
+    char path[64], text[64];
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    if (slurp(path, text, sizeof text) <= 0)
+        return false;
+    text[strcspn(text, "\n")] = '\0';
+    size_t n = strcspn(command_line, " ");
+    while (memchr(command_line, '/', n) != NULL)
+        command_line++, n--;
+    return strlen(text) == (n < COMM_MAX ? n : COMM_MAX) && strncmp(text, command_line, strlen(text)) == 0;
+}
+
+// Only of a process that runs the right program: the arguments are read from its memory, and that of somebody else's guest,
+// which may be fighting for memory, would be waited for.
 static bool command_line_has(pid_t pid, const char *needle)
 {
+    if (!runs(pid, needle))
+        return false;
     char path[64], text[8192];
     snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
     ssize_t n = slurp(path, text, sizeof text);
@@ -83,13 +102,18 @@ static bool there_is_one(void *arg)
     return true;
 }
 
-// Between a fork and its exec a child may still show its shell's command line, or for a moment none.
+// Between a fork and its exec a child still has its shell's name.
 pid_t one_host_process(const char *needle)
 {
     struct one one = {.needle = needle};
     if (!eventually(there_is_one, &one, 10000))
         fail_msg("there is not one host process '%s', but %d", needle, host_processes(needle, NULL));
     return one.pid;
+}
+
+bool a_host_process(void *needle)
+{
+    return host_processes(needle, NULL) > 0;
 }
 
 bool no_host_process(void *needle)
@@ -108,6 +132,17 @@ static pid_t parent_of(pid_t pid)
     return after != NULL && sscanf(after + 1, " %*c %d", &parent) == 1 ? parent : 0;
 }
 
+enum { FIRST_GUEST_UID = 0x70000000 };
+
+static long uid_of(pid_t pid)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    const char *line = slurp(path, text, sizeof text) > 0 ? strstr(text, "\nUid:") : NULL;
+    long uid = -1;
+    return line != NULL && sscanf(line, "\nUid: %ld", &uid) == 1 ? uid : -1;
+}
+
 static int is_of_stack(pid_t pid, void *arg)
 {
     for (pid_t p = pid; p > 1; p = parent_of(p))
@@ -118,7 +153,7 @@ static int is_of_stack(pid_t pid, void *arg)
 
 static int is_engine(pid_t pid, void *arg)
 {
-    if (parent_of(pid) != setting()->jailer || !command_line_has(pid, "sandbox-engine"))
+    if (parent_of(pid) != setting()->jailer || !runs(pid, "sandbox-engine"))
         return 0;
     *(pid_t *)arg = pid;
     return 1;
@@ -126,9 +161,7 @@ static int is_engine(pid_t pid, void *arg)
 
 static int kill_agent(pid_t pid, void *arg)
 {
-    if (is_of_stack(pid, NULL) && command_line_has(pid, "sandbox-agent --control") && parent_of(pid) == setting()->jailer)
-        return kill(pid, SIGKILL) == 0;
-    return 0;
+    return parent_of(pid) == setting()->jailer && uid_of(pid) >= FIRST_GUEST_UID && kill(pid, SIGKILL) == 0;
 }
 
 void kill_agents(void)

@@ -18,6 +18,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
 SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
+
+
+def times(many, some):
+    """How often something is done again: `some`, in long runs `many`, and where all is slow (instrumented programs) a quarter."""
+    return many if LONG else max(some // 4, 2) if SLOW > 1 else some
+
+
 TEMPLATE = "busybox"
 UID_BASE = 0x70000000  # sandboxes' uids begin there (src/jailer/uid_slots.h)
 

@@ -97,10 +97,13 @@ unsigned patient(unsigned ms);
 // Polls until `done` is true; false when it was not within `ms` (times `slow`).
 bool eventually(bool (*done)(void *arg), void *arg, unsigned ms);
 
-// Host processes with `needle` in their command line; the first one's pid to *ret_pid unless NULL.
+// Host processes that run the program `needle` begins with, and have it in their command line; the first one's pid to *ret_pid
+// unless NULL.
 int host_processes(const char *needle, pid_t *ret_pid);
 // Waits until there is exactly one, or fails the test.
 pid_t one_host_process(const char *needle);
+// For eventually().
+bool a_host_process(void *needle);
 bool no_host_process(void *needle);
 pid_t engine_pid(void);
 

@@ -3,9 +3,13 @@
 #include "system.h"
 
 #include <jansson.h>
+#include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 static void cleanup_json(json_t **json)
 {
@@ -143,6 +147,65 @@ static void hold_mode_lasts_until_a_signal(void **state)
     }
 }
 
+// Whether the descriptor's text ends with `want` in time.
+static bool says(int fd, const char *want)
+{
+    char text[4096] = "";
+    size_t n = 0;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (strstr(text, want) == NULL && n < sizeof text - 1 && poll(&p, 1, (int)patient(20000)) == 1) {
+        ssize_t r = read(fd, text + n, sizeof text - 1 - n);
+        if (r <= 0)
+            break;
+        n += (size_t)r;
+    }
+    if (strstr(text, want) == NULL)
+        print_message("# no '%s' in: %s\n", want, text);
+    return strstr(text, want) != NULL;
+}
+
+static void output_comes_while_the_script_runs(void **state)
+{
+    cleanup_free char *path = built("cli/sandbox-cli");
+    const char *argv[] = {
+        path, "run", "--template", setting()->small_template, "--memory", "64", "--exec", "echo first; sleep 722001", NULL};
+    static const int signals[] = {SIGTERM, SIGINT};
+    for (size_t i = 0; i < 2; i++) {
+        cleanup_free char *line = NULL;
+        cleanup_fd int out = -1;
+        pid_t pid = start_program(argv, &out, &line);
+        assert_true(strstr(line, "first") != NULL || says(out, "first\n"));
+        assert_int_equal(kill(pid, signals[i]), 0);
+        assert_int_equal(wait_program(pid, 15000), 128 + signals[i]);
+        if (setting()->on_host)
+            assert_true(eventually(no_host_process, (void *)"sleep 722001", 10000));
+    }
+}
+
+static void a_terminal_stands_for_ours(void **state)
+{
+    cleanup_free char *path = built("cli/sandbox-cli");
+    struct winsize size = {.ws_row = 31, .ws_col = 91};
+    int terminal = -1;
+    pid_t pid = forkpty(&terminal, NULL, NULL, &size);
+    if (pid == 0) {
+        // Interrupted by the key, as often as it is typed, and ended by a line.
+        execl(path, path, "run", "--template", setting()->small_template, "--memory", "64", "--tty", "--exec",
+              "stty size; trap 'echo interrupted' INT; echo ready; while ! read x; do :; done; stty size; exit 7", NULL);
+        _exit(127);
+    }
+    assert_true(pid > 0);
+    cleanup_fd int ours = terminal;
+    assert_true(says(ours, "31 91\r\nready\r\n"));
+    assert_int_equal(write(ours, "\x03", 1), 1);
+    assert_true(says(ours, "interrupted"));
+    size.ws_row = 50;
+    assert_int_equal(ioctl(ours, TIOCSWINSZ, &size), 0);
+    assert_int_equal(write(ours, "x\r", 2), 2);
+    assert_true(says(ours, "50 91\r\n"));
+    assert_int_equal(wait_program(pid, 15000), 7);
+}
+
 static void status_is_json(void **state)
 {
     cleanup_said struct said s = {0};
@@ -276,6 +339,8 @@ int main(void)
         cmocka_unit_test(failures_are_1_and_usage_is_2),
         cmocka_unit_test(sixteen_scripts_are_fine),
         cmocka_unit_test(hold_mode_lasts_until_a_signal),
+        cmocka_unit_test(output_comes_while_the_script_runs),
+        cmocka_unit_test(a_terminal_stands_for_ours),
         cmocka_unit_test(status_is_json),
         cmocka_unit_test(doctor_says_what_works_here),
         cmocka_unit_test(help_is_there_for_everything),

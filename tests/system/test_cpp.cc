@@ -1,8 +1,11 @@
 // libsandbox++ against a whole system: sandboxes, commands, files, errors, ownership.
 #include "../support/tap.hpp"
 
+#include <csignal>
 #include <cstdlib>
+#include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 
 namespace
 {
@@ -113,6 +116,119 @@ TEST(files)
     CHECK_THROWS(sb.stat("/workspace/a"), SANDBOX_ERR_NOT_FOUND);
     CHECK_THROWS(sb.read_file("/etc/passwd"), SANDBOX_ERR_PATH_DENIED);
     CHECK_THROWS(sb.remove("/workspace", true), SANDBOX_ERR_PATH_DENIED);
+}
+
+// Adds to `to`.
+sandbox::OutputFunction into(std::string &to)
+{
+    return [&to](std::string_view bytes) {
+        to += bytes;
+        return true;
+    };
+}
+
+TEST(streams)
+{
+    using sandbox::Command;
+    World w;
+    std::string out, err;
+    auto r = w.sb->exec(Command::shell("head -c 1000000 /dev/zero; echo late >&2; exit 3"), into(out), into(err));
+    CHECK(r.exit_code == 3 && out.size() == 1000000 && r.out_total == 1000000 && r.out.empty());
+    CHECK_EQ(err, "late\n");
+    r = w.sb->exec(Command::shell("yes"), [](std::string_view) { return false; });
+    CHECK_EQ(r.term_signal, SIGKILL);
+    // Output comes while the command runs: what it prints next depends on what it was answered.
+    sandbox::Stream talk = w.sb->stream(Command::shell("echo ask; read x; echo got $x"), sandbox::StreamOptions().open_stdin());
+    CHECK_EQ(std::string(talk.read(static_cast<int>(patient(20).count()) * 1000).data), "ask\n");
+    CHECK_EQ(talk.write("this\n"), 5u);
+    out.clear();
+    CHECK(talk.finish(into(out)).ok());
+    CHECK_EQ(out, "got this\n");
+    std::string input(3000000, 'i');
+    out.clear();
+    sandbox::Stream echo = w.sb->stream(Command::argv({"cat"}), sandbox::StreamOptions().open_stdin());
+    CHECK(echo.communicate(input, into(out)).ok());
+    CHECK(out == input);
+    out.clear();
+    sandbox::Stream tty =
+        w.sb->stream(Command::shell("stty size; read x; stty size"), sandbox::StreamOptions().terminal(40, 100).open_stdin());
+    while (out.find("40 100") == std::string::npos)
+        out += tty.read().data;
+    tty.resize(50, 132);
+    tty.write("\n");
+    tty.finish(into(out));
+    CHECK(out.find("50 132") != std::string::npos);
+    sandbox::Stream signalled = w.sb->stream(Command::shell("trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done"));
+    CHECK_EQ(std::string(signalled.read().data), "up\n");
+    signalled.signal(SIGTERM);
+    CHECK_EQ(signalled.finish().exit_code, 9);
+    sandbox::Stream killed = w.sb->stream(Command::shell("sleep 600"));
+    killed.kill();
+    CHECK_EQ(killed.finish().term_signal, SIGKILL);
+    sandbox::Stream orphan = w.sb->stream(Command::shell("echo up; sleep 600"));
+    CHECK_EQ(std::string(orphan.read().data), "up\n");
+    w.sb->destroy();
+    CHECK_THROWS(orphan.finish(), SANDBOX_ERR_GUEST_UNAVAILABLE);
+}
+
+TEST(background_processes)
+{
+    using sandbox::Command;
+    World w;
+    const std::uint32_t id = w.sb->spawn(Command::shell("echo up; cat; exit 4"), sandbox::SpawnOptions().open_stdin());
+    sandbox::Stream s = w.sb->attach(id, true);
+    std::string out;
+    CHECK_EQ(s.communicate("typed\n", into(out)).exit_code, 4);
+    CHECK_EQ(out, "up\ntyped\n");
+    const std::uint32_t other = w.sb->spawn(Command::shell("trap 'exit 5' TERM; echo up; while :; do sleep 0.01; done"));
+    CHECK(other != id);
+    sandbox::Stream watch = w.sb->attach(other);
+    CHECK_EQ(std::string(watch.read().data), "up\n");
+    auto list = w.sb->processes();
+    CHECK(list.size() == 2 && list[0].id == id && !list[0].running && list[0].exit_code == 4);
+    CHECK(list[1].id == other && list[1].running && list[1].pid > 1 && list[1].out_total == 3);
+    w.sb->signal(other, SIGTERM, true);
+    CHECK_EQ(watch.finish().exit_code, 5);
+    CHECK_THROWS(w.sb->signal(other, SIGTERM), SANDBOX_ERR_NOT_FOUND);
+    CHECK_THROWS(w.sb->attach(99).read(), SANDBOX_ERR_NOT_FOUND);
+}
+
+TEST(transfers)
+{
+    World w;
+    const int fd = memfd_create("moved", MFD_CLOEXEC), back = memfd_create("back", MFD_CLOEXEC);
+    CHECK(fd >= 0 && back >= 0);
+    const std::string big(SANDBOX_MAX_FILE + 1000, 'b');
+    CHECK_EQ(write(fd, big.data(), big.size()), static_cast<ssize_t>(big.size()));
+    CHECK_EQ(lseek(fd, 0, SEEK_SET), 0);
+    CHECK_EQ(w.sb->write_stream("/tmp/a/b/big", fd, 0640, SANDBOX_WRITE_PARENTS).bytes, big.size());
+    CHECK_EQ(w.sb->read_stream("/tmp/a/b/big", back, 500).bytes, big.size() - 500);
+    CHECK_EQ(lseek(back, 0, SEEK_END), static_cast<off_t>(big.size() - 500));
+    CHECK_EQ(ftruncate(fd, 0), 0);
+    CHECK_EQ(lseek(fd, 0, SEEK_SET), 0);
+    CHECK_THROWS(w.sb->tar_out("/tmp/a", fd, 1000), SANDBOX_ERR_TOO_LARGE);
+    CHECK_EQ(ftruncate(fd, 0), 0);
+    CHECK_EQ(lseek(fd, 0, SEEK_SET), 0);
+    CHECK_EQ(w.sb->tar_out("/tmp/a", fd).bytes, big.size());
+    CHECK_EQ(lseek(fd, 0, SEEK_SET), 0);
+    CHECK_EQ(w.sb->tar_in("/tmp/copy", fd).bytes, big.size());
+    CHECK(w.sb->exec("cmp /tmp/a/b/big /tmp/copy/b/big").ok());
+    close(fd);
+    close(back);
+}
+
+TEST(sessions)
+{
+    sandbox::Engine engine(socket_path());
+    const std::string key = "cpp-" + std::to_string(getpid());
+    CHECK_THROWS(engine.session_renew(key), SANDBOX_ERR_SESSION_UNKNOWN);
+    engine.create(plain().session_key(key).ttl(std::chrono::hours(1)))->write_file("/workspace/kept", "this");
+    const auto ends = engine.session_renew(key);
+    CHECK(ends > std::chrono::system_clock::now());
+    CHECK(engine.session_renew(key, std::chrono::hours(1)) == ends + std::chrono::hours(1));
+    CHECK_EQ(engine.create(plain().session_key(key))->read_file("/workspace/kept"), "this");
+    engine.session_renew(key, std::chrono::hours(24 * 365));  // all it can have
+    CHECK_THROWS(engine.session_renew(key, std::chrono::hours(1)), SANDBOX_ERR_SESSION_LIMIT);
 }
 
 TEST(specs_that_are_refused)

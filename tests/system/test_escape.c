@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int start(void **state)
@@ -199,6 +200,54 @@ static void socket_memory_is_the_sandboxs(void **state)
     innocent_look("tcp");
 }
 
+// A watch is on an inode: where it is shared, one sandbox sees when others, and the host, use theirs.
+static void device_nodes_are_each_sandboxes_own(void **state)
+{
+    static const struct {
+        const char *name, *number;
+    } nodes[] = {{"null", "1:3"}, {"zero", "1:5"}, {"full", "1:7"}, {"random", "1:8"}, {"urandom", "1:9"}, {"tty", "5:0"}};
+    cleanup_sandbox sandbox_handle_t *a = create(NULL), *b = create(NULL);
+    for (size_t i = 0; i < sizeof nodes / sizeof nodes[0]; i++) {
+        char want[64], path[64];
+        snprintf(want, sizeof want, "character special file %s 666 0 0", nodes[i].number);
+        cleanup_free char *kind = output(a, "stat -c '%%F %%t:%%T %%a %%u %%g' /dev/%s", nodes[i].name);
+        assert_string_equal(kind, want);
+        cleanup_free char *in_a = output(a, "stat -c '%%d %%i' /dev/%s", nodes[i].name);
+        cleanup_free char *in_b = output(b, "stat -c '%%d %%i' /dev/%s", nodes[i].name);
+        assert_string_not_equal(in_a, in_b);
+        struct stat st;
+        snprintf(path, sizeof path, "/dev/%s", nodes[i].name);
+        if (stat(path, &st) < 0)
+            continue;
+        char on_host[64];
+        snprintf(on_host, sizeof on_host, "%llu %llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+        if (setting()->on_host)
+            assert_string_not_equal(in_a, on_host);
+    }
+    // Root may do there what root does, but for making nodes.
+    assert_int_equal(exit_code(a, "ln -s null /dev/other && echo x > /dev/other && rm /dev/other"), 0);
+    assert_int_not_equal(exit_code(a, "mknod /dev/kmsg c 1 11"), 0);
+}
+
+// No memory limit counts what they hold.
+static void netlink_sockets_are_limited_for_each(void **state)
+{
+    enum { SOCKETS = 64, ROOM = 512 * 1024 };
+    cleanup_sandbox sandbox_handle_t *a = create_with_hostile(), *b = create_with_hostile();
+    assert_int_equal(started(a, "netlinks"), SOCKETS);
+    assert_int_equal(started(b, "netlinks"), SOCKETS);
+    long held = number(a, "awk 'NR > 1 { sum += $5 } END { print sum }' /proc/net/netlink");
+    assert_in_range(held, 1, SOCKETS * ROOM);
+    // Who needs one now is told so, and gets it when there are fewer again.
+    put_probe(a);
+    assert_int_equal(exit_code(a, PROBE " interfaces"), 1);
+    assert_int_equal(exit_code(a, "for p in /proc/[0-9]*; do ! grep -q hostile $p/comm || kill -9 ${p#/proc/}; done; i=0; "
+                                  "until " PROBE " interfaces | grep -qx lo; do i=$((i+1)); [ $i -lt 500 ] || exit 1; "
+                                  "sleep 0.02; done"),
+                     0);
+    innocent_look("netlink");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +261,8 @@ int main(void)
         cmocka_unit_test(queued_signals_are_not_roots),
         cmocka_unit_test(message_queues_are_not_roots),
         cmocka_unit_test(socket_memory_is_the_sandboxs),
+        cmocka_unit_test(device_nodes_are_each_sandboxes_own),
+        cmocka_unit_test(netlink_sockets_are_limited_for_each),
     };
     return cmocka_run_group_tests_name("escape", tests, start, stop);
 }

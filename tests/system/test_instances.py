@@ -4,7 +4,7 @@ a sentence and disturbs nobody.  Prints TAP."""
 import os
 import time
 
-from own_system import (LONG, Marker, System, below, digest_of_tree, ended, eventually, need, run_cases,
+from own_system import (Marker, System, below, digest_of_tree, ended, eventually, need, run_cases, times,
                         work_folder)
 
 WORK = work_folder("instances")
@@ -47,7 +47,7 @@ def all_start_at_once_and_alike():
     """Also what they find out about the host at the same moment, such as by groups made for a look."""
     for number in range(COUNT):
         systems.append(System(os.path.join(WORK, f"s{number}")))
-    rounds = 20 if LONG else 5
+    rounds = times(20, 5)
     for _ in range(rounds):
         for system in systems:
             system.launch()
@@ -75,7 +75,7 @@ def one_that_is_killed_disturbs_nobody_and_cleans_up_only_its_own():
     first, others = systems[0], systems[1:]
     pids = {system: set(system.agents()) for system in others}
     groups = {system: system.sandbox_groups() for system in others}
-    for rounds in range(10 if LONG else 3):
+    for rounds in range(times(10, 3)):
         known = below(first.jailer)
         first.kill()
         client, _ = clients[first]
@@ -134,7 +134,7 @@ def the_same_run_folder_twice_is_refused():
 def a_name_is_free_again_at_once():
     """After a kill the next start must not be refused because what is dying still holds something."""
     system = systems[0]
-    rounds = 60 if LONG else 12
+    rounds = times(60, 12)
     slowest = 0
     for _ in range(rounds):
         with system.client() as client:

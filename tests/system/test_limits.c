@@ -184,6 +184,63 @@ static void memory_storm_of_many_processes(void **state)
     assert_true(s.is_running);
 }
 
+// Each uses most of what it may; together that is far more than one may, and nobody is killed for it.
+static void neighbours_at_their_limits_share_no_ceiling(void **state)
+{
+    enum { NEIGHBOURS = 4 };
+    sandbox_spec_t spec = plain_spec();
+    spec.memory_mib = 128;
+    sandbox_handle_t *h[NEIGHBOURS];
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        h[i] = create(&spec);
+        cleanup_result sandbox_exec_result_t r = {0};
+        run(h[i],
+            "python3 -c 'import time; b = bytearray(100 << 20); open(\"held\", \"w\").close(); time.sleep(677)' "
+            ">/dev/null 2>&1 & until [ -e held ] || ! kill -0 $!; do sleep 0.05; done",
+            &r);
+        assert_false(r.oom_killed);
+    }
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        sandbox_status_t s = {0};
+        assert_ok(sandbox_inspect(h[i], &s));
+        assert_in_range(s.memory_rss_mib, 100, 128);
+        assert_answers(h[i]);
+    }
+    for (int i = 0; i < NEIGHBOURS; i++)
+        assert_ok(sandbox_destroy(h[i]));
+}
+
+#define RUNS_OUT_FOR_EVER "for i in 1 2 3 4; do while :; do " PROBE " alloc 200; done & done 2>/dev/null"
+
+static bool nothing_runs_out_any_more(void *sandbox)
+{
+    return guest_processes(sandbox, "probe alloc") == 0;
+}
+
+// A command that only runs out of memory is ended whole, and so is what one left behind; one that loses workers is not.
+static void endless_running_out_is_ended(void **state)
+{
+    enum { STORM_S = 120 };  // far more than 40 deaths take
+    sandbox_spec_t small = plain_spec();
+    small.memory_mib = 64;
+    cleanup_sandbox sandbox_handle_t *h = create(&small);
+    put_probe(h);
+    cleanup_free char *some = output(h, "for i in $(seq 20); do " PROBE " alloc 200; done 2>/dev/null; echo went on");
+    assert_string_equal(some, "went on");
+    sandbox_exec_spec_t spec = {0};
+    spec.command = RUNS_OUT_FOR_EVER "; wait";
+    spec.timeout_ms = patient(STORM_S * 1000);
+    cleanup_result sandbox_exec_result_t r = {0};
+    run_spec(h, &spec, &r);
+    assert_false(r.timed_out);
+    assert_true(r.oom_killed);
+    assert_int_equal(r.term_signal, SIGKILL);
+    assert_int_equal(guest_processes(h, "probe alloc"), 0);
+    assert_int_equal(exit_code(h, "(" RUNS_OUT_FOR_EVER ") </dev/null >/dev/null &"), 0);
+    assert_true(eventually(nothing_runs_out_any_more, h, STORM_S * 1000));
+    assert_answers(h);
+}
+
 static void shared_memory_is_limited(void **state)
 {
     cleanup_sandbox sandbox_handle_t *h = create(NULL);
@@ -299,6 +356,8 @@ int main(void)
         cmocka_unit_test(too_much_output_is_killed_and_counted),
         cmocka_unit_test(memory_is_limited_and_running_out_is_said),
         cmocka_unit_test(memory_storm_of_many_processes),
+        cmocka_unit_test(neighbours_at_their_limits_share_no_ceiling),
+        cmocka_unit_test(endless_running_out_is_ended),
         cmocka_unit_test(shared_memory_is_limited),
         cmocka_unit_test(processors_are_limited),
         cmocka_unit_test(the_number_of_processors_seen_is_the_limit),

@@ -202,7 +202,7 @@ static void a_connection_that_goes_away_takes_its_sandboxes_along(void **state)
         cmd.command = "sleep 755005 >/dev/null 2>&1 & exit 0";
         bool up = sandbox_conn_open(setting()->socket, &conn) == SANDBOX_OK &&
                   sandbox_conn_create(conn, &spec, &h) == SANDBOX_OK && sandbox_exec(h, &cmd, &r) == SANDBOX_OK &&
-                  host_processes("sleep 755005", NULL) == 1;
+                  eventually(a_host_process, (void *)"sleep 755005", 10000);
         if (up)
             kill(getpid(), SIGKILL);
         _exit(1);

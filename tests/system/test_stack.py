@@ -60,6 +60,10 @@ def processes(folder):
         try:
             with open(path + "/stat", encoding="utf-8", errors="replace") as file:
                 parents[pid] = int(file.read().rpartition(")")[2].split()[1])
+            # Only of our programs: the arguments of a guest that fights for memory would be waited for.
+            with open(path + "/comm", encoding="utf-8", errors="replace") as file:
+                if not file.read().startswith("sandbox-"):
+                    continue
             with open(path + "/cmdline", "rb") as file:
                 arguments = file.read().split(b"\0")
         except OSError:

@@ -46,6 +46,10 @@ static void start_fields_have_two_sides(void **state)
     TRY(start.pids_max, 7, -EPROTO);
     TRY(start.pids_max, JAIL_PIDS_MAX, 0);
     TRY(start.pids_max, JAIL_PIDS_MAX + 1, -EPROTO);
+    TRY(start.disk_mib_s, JAIL_DISK_MIB_S_MAX, 0);
+    TRY(start.disk_mib_s, JAIL_DISK_MIB_S_MAX + 1, -EPROTO);
+    TRY(start.disk_iops, JAIL_DISK_IOPS_MAX, 0);
+    TRY(start.disk_iops, JAIL_DISK_IOPS_MAX + 1, -EPROTO);
     TRY(volume.id[JAIL_VOLUME_ID - 1], 1, 0);
     TRY(volume.mib, 1, -EPROTO);
     TRY(reserved, 1, -EPROTO);

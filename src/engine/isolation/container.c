@@ -146,7 +146,9 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
                                              .vcpus = what->vcpus,
                                              .memory_mib = what->memory_mib,
                                              .disk_mib = what->disk_mib,
-                                             .pids_max = what->pids_max}};
+                                             .pids_max = what->pids_max,
+                                             .disk_mib_s = what->disk_mib_s,
+                                             .disk_iops = what->disk_iops}};
     size_t n = strnlen(what->hostname, sizeof request.start.hostname);
     if (n == sizeof request.start.hostname)
         return -EINVAL;

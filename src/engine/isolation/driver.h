@@ -35,9 +35,10 @@ struct driver_start {
     uint64_t disk_mib;
     uint32_t vcpus;
     uint32_t pids_max;
-    const char *hostname;   // [a-z0-9-]
-    const uint8_t *volume;  // 16 bytes: what /workspace is; NULL: part of the disk
-    void *owner;            // comes back with `exited`
+    uint32_t disk_mib_s, disk_iops;  // 0: no limit
+    const char *hostname;            // [a-z0-9-]
+    const uint8_t *volume;           // 16 bytes: what /workspace is; NULL: part of the disk
+    void *owner;                     // comes back with `exited`
 };
 
 struct driver_exit {

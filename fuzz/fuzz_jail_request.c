@@ -1,0 +1,78 @@
+// What the engine sends to the jailer, of which an engine that was taken over could be the author: whatever passes the check is
+// within what sys/jail.h promises, field by field.  The first byte says whether a descriptor came along.
+#include "sys/jail.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void need(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static bool is_zero(const void *bytes, size_t n)
+{
+    const uint8_t *b = bytes;
+    for (size_t i = 0; i < n; i++)
+        if (b[i] != 0)
+            return false;
+    return true;
+}
+
+static void check_start(const struct jail_start *s)
+{
+    need(s->template_slot < JAIL_TEMPLATES_MAX && s->vcpus >= 1 && s->vcpus <= JAIL_VCPUS_MAX);
+    need(s->memory_mib >= JAIL_MEMORY_MIB_MIN && s->memory_mib <= JAIL_MEMORY_MIB_MAX);
+    need(s->disk_mib >= JAIL_DISK_MIB_MIN && s->disk_mib <= JAIL_DISK_MIB_MAX);
+    need(s->pids_max > 0 && s->pids_max <= JAIL_PIDS_MAX);
+    const char *end = memchr(s->hostname, '\0', sizeof s->hostname);
+    need(end != NULL && end != s->hostname);
+    for (const char *c = s->hostname; c < end; c++)
+        need((*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') || *c == '-');
+}
+
+static void check_volume(const struct jail_request *q)
+{
+    bool named = !is_zero(q->volume.id, sizeof q->volume.id);
+    need(named == jail_volume_named(q->volume.id));
+    switch (q->op) {
+    case JAIL_OP_VOLUME_CREATE:
+        need(named && q->volume.mib >= JAIL_VOLUME_MIB_MIN && q->volume.mib <= JAIL_VOLUME_MIB_MAX);
+        return;
+    case JAIL_OP_VOLUME_DELETE:
+        need(named);
+        break;
+    case JAIL_OP_START:
+    case JAIL_OP_VOLUME_LIST:
+        break;
+    default:
+        need(!named);
+        break;
+    }
+    need(q->volume.mib == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct jail_request q = {0};
+    if (size == 0)
+        return 0;
+    bool has_fd = data[0] & 1;
+    memcpy(&q, data + 1, size - 1 < sizeof q ? size - 1 : sizeof q);
+    int r = jail_check(&q, has_fd);
+    need(r == 0 || r == -EPROTO);
+    if (r < 0)
+        return 0;
+    need(q.op > 0 && q.op < JAIL_OP_EXITED && q.id != 0 && q.slot < JAIL_SANDBOXES_MAX);
+    need(has_fd == (q.op == JAIL_OP_MOUNT || q.op == JAIL_OP_START));
+    if (q.op == JAIL_OP_START)
+        check_start(&q.start);
+    else
+        need(is_zero(&q.start, sizeof q.start));
+    check_volume(&q);
+    return 0;
+}
