@@ -4,11 +4,18 @@
 
 #include <errno.h>
 
-// A chunk: SIZE EXTENSION SIZE_LF DATA DATA_CR DATA_LF, and again.  Behind a chunk of size 0: TRAILER_START TRAILER TRAILER_LF,
-// and again, until a line is empty: END_LF.  OVER is the end.
+// A chunk: SIZE, extensions, SIZE_LF DATA DATA_CR DATA_LF, and again.  An extension: EXT_START EXT_NAME, and perhaps EXT_EQUALS
+// and EXT_VALUE, or EXT_QUOTED (EXT_ESCAPED behind a backslash) and EXT_QUOTED_END.  Behind a chunk of size 0: TRAILER_START
+// TRAILER TRAILER_LF, and again, until a line is empty: END_LF.  OVER is the end.
 enum state {
     SIZE,
-    EXTENSION,
+    EXT_START,
+    EXT_NAME,
+    EXT_EQUALS,
+    EXT_VALUE,
+    EXT_QUOTED,
+    EXT_ESCAPED,
+    EXT_QUOTED_END,
     SIZE_LF,
     DATA,
     DATA_CR,
@@ -45,37 +52,93 @@ static int in_size(struct chunk_decoder *d, uint8_t c)
     }
     if (d->digits == 0 || (c != '\r' && c != ';'))
         return -EBADMSG;
-    d->state = c == '\r' ? SIZE_LF : EXTENSION;
+    d->state = c == '\r' ? SIZE_LF : EXT_START;
     d->extension = 0;
     return 0;
 }
 
+// What may follow a name, a value or a quoted string.
+static int end_extension(struct chunk_decoder *d, uint8_t c)
+{
+    if (c != '\r' && c != ';')
+        return -EBADMSG;
+    d->state = c == '\r' ? SIZE_LF : EXT_START;
+    return 0;
+}
+
+static int step_extension(struct chunk_decoder *d, uint8_t c)
+{
+    bool token = http_is_token_char((char)c);
+    switch ((enum state)d->state) {
+    case EXT_START:
+    case EXT_NAME:
+        if (d->state == EXT_NAME && c == '=') {
+            d->state = EXT_EQUALS;
+            return 0;
+        }
+        if (!token)
+            return d->state == EXT_NAME ? end_extension(d, c) : -EBADMSG;
+        d->state = EXT_NAME;
+        return 0;
+    case EXT_EQUALS:
+        d->state = c == '"' ? EXT_QUOTED : EXT_VALUE;
+        return token || c == '"' ? 0 : -EBADMSG;
+    case EXT_VALUE:
+        return token ? 0 : end_extension(d, c);
+    case EXT_QUOTED:
+        if (c == '"' || c == '\\')
+            d->state = c == '"' ? EXT_QUOTED_END : EXT_ESCAPED;
+        return is_control(c) ? -EBADMSG : 0;
+    case EXT_ESCAPED:
+        d->state = EXT_QUOTED;
+        return is_control(c) ? -EBADMSG : 0;
+    default:
+        return end_extension(d, c);
+    }
+}
+
 static int in_extension(struct chunk_decoder *d, uint8_t c)
 {
-    if (c == '\r') {
-        d->state = SIZE_LF;
-        return 0;
-    }
-    if (is_control(c))
-        return -EBADMSG;
+    int r = step_extension(d, c);
+    if (r < 0 || d->state == SIZE_LF)
+        return r;
     d->extensions++;
     return ++d->extension > CHUNK_EXTENSION_MAX || d->extensions > CHUNK_EXTENSIONS_MAX ? -EMSGSIZE : 0;
+}
+
+// Whether the trailer's name is one that means something about the message itself.
+static bool is_framing(const struct chunk_decoder *d)
+{
+    static const struct http_text names[] = {HTTP_TEXT("content-length"), HTTP_TEXT("transfer-encoding"),
+                                             HTTP_TEXT("connection"), HTTP_TEXT("upgrade"), HTTP_TEXT("host")};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (http_text_is((struct http_text){d->name, d->n_name}, names[i]))
+            return true;
+    return false;
+}
+
+static int in_trailer_name(struct chunk_decoder *d, uint8_t c)
+{
+    if (c == ':') {
+        d->named = true;
+        return is_framing(d) ? -EBADMSG : 0;
+    }
+    if (d->n_name < sizeof d->name)
+        d->name[d->n_name++] = (char)c;
+    return http_is_token_char((char)c) ? 0 : -EBADMSG;
 }
 
 static int in_trailer(struct chunk_decoder *d, uint8_t c)
 {
     if (++d->trailer > CHUNK_TRAILER_MAX)
         return -EMSGSIZE;
+    if (!d->named)
+        return in_trailer_name(d, c);
     if (c == '\r') {
-        if (!d->named)
-            return -EBADMSG;
         d->state = TRAILER_LF;
         return 0;
     }
-    if (is_control(c) || (!d->named && c != ':' && !http_is_token_char((char)c)))
-        return -EBADMSG;
-    d->named = d->named || c == ':';
-    return 0;
+    return is_control(c) ? -EBADMSG : 0;
 }
 
 static int at_trailer_start(struct chunk_decoder *d, uint8_t c)
@@ -87,6 +150,7 @@ static int at_trailer_start(struct chunk_decoder *d, uint8_t c)
     if (c == ':')
         return -EBADMSG;
     d->named = false;
+    d->n_name = 0;
     d->state = TRAILER;
     return in_trailer(d, c);
 }
@@ -106,7 +170,13 @@ static int step(struct chunk_decoder *d, uint8_t c)
     switch ((enum state)d->state) {
     case SIZE:
         return in_size(d, c);
-    case EXTENSION:
+    case EXT_START:
+    case EXT_NAME:
+    case EXT_EQUALS:
+    case EXT_VALUE:
+    case EXT_QUOTED:
+    case EXT_ESCAPED:
+    case EXT_QUOTED_END:
         return in_extension(d, c);
     case SIZE_LF:
         return expect(d, c, '\n', d->left > 0 ? DATA : TRAILER_START);

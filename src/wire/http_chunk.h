@@ -4,8 +4,10 @@
 // trailers it eats.  It stops behind the last byte of the body: what follows is the next message's.
 //
 // What is refused though other readers take it: a bare LF, a sign, space or prefix around a size, more than
-// CHUNK_SIZE_DIGITS_MAX digits, data that is not followed by CR LF, control characters in extensions, trailers that are no
-// fields. Extensions and trailers are dropped (spec 000), and bounded: a body of nothing but them is not a body.
+// CHUNK_SIZE_DIGITS_MAX digits, data that is not followed by CR LF, extensions that are not name[=value], spaces around their
+// parts, trailers that are no fields
+// or that other readers would take for framing: Content-Length, Transfer-Encoding, Connection, Upgrade, Host. Extensions and
+// trailers are dropped (spec 000), and bounded: a body of nothing but them is not a body.
 #ifndef WIRE_HTTP_CHUNK_H
 #define WIRE_HTTP_CHUNK_H
 
@@ -27,7 +29,9 @@ struct chunk_decoder {
     unsigned digits;
     uint64_t left;  // of the chunk's data
     size_t extension, extensions, trailer;
-    bool named;  // the trailer line has its colon
+    bool named;     // the trailer line has its colon
+    char name[18];  // the start of its name, cut
+    size_t n_name;
 };
 
 enum chunk_result {

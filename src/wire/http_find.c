@@ -34,6 +34,7 @@ static const struct {
     [HTTP_BAD_CONNECTION] = {400, "the Connection header is not a list of at most 16 names"},
     [HTTP_BAD_EXPECTATION] = {417, "the only expectation that can be met is 100-continue"},
     [HTTP_BAD_STATUS] = {400, "the status is not a number from 100 to 599"},
+    [HTTP_BODY_FORBIDDEN] = {400, "a body is announced in a response that cannot have one"},
 };
 
 int http_refusal_status(enum http_refusal why)

@@ -428,11 +428,11 @@ static refusal read_response_body(struct http_response *r, struct http_text meth
     r->has_length = framing.has_length;
     r->length = framing.length;
     r->tunnel = r->status == 101 || (r->status / 100 == 2 && http_text_equal(method, HTTP_TEXT("CONNECT")));
-    bool never = r->status < 200 || r->status == 204 || r->tunnel;
-    // A body where there is none to be: it may come nevertheless, and would be read as the next response.
-    if (never && (framing.chunked || framing.length > 0))
-        r->keep_alive = false;
-    if (never || r->status == 304 || http_text_equal(method, HTTP_TEXT("HEAD")))
+    // A body where none can be: some readers would wait for it, others take it for the next response.
+    bool announced = framing.chunked || framing.length > 0, never = r->status < 200 || r->status == 204;
+    if (never && announced)
+        return HTTP_BODY_FORBIDDEN;
+    if (r->tunnel || never || r->status == 304 || http_text_equal(method, HTTP_TEXT("HEAD")))
         return HTTP_FINE;
     if (framing.chunked)
         r->body.kind = HTTP_BODY_CHUNKED;
