@@ -12,11 +12,15 @@
 #ifndef AGENT_GROUPS_H
 #define AGENT_GROUPS_H
 
+#include "wire/limits.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { SLOTS_MAX = 256 };
+// All the background processes there can be, all the operations at once, and some that ended and left children: the table of
+// processes being full must not keep anybody from looking into the sandbox.
+enum { SLOTS_MAX = PROCESSES_MAX + 2 * AGENT_STREAMS_MAX };
 
 struct groups;
 struct slot;

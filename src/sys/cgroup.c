@@ -32,7 +32,7 @@ enum {
     AGENT_VCPUS = 1,  // it has one thread; more would be processes of whoever took it over
     AGENT_SOCKET_BYTES = 1024 * 1024,
     SOCKET_SHARE = 8,        // of the memory limit, what sockets of internet families may hold on v1
-    GUEST_GROUPS_MAX = 300,  // what an agent makes below guest/: 256 of them, one level deep
+    GUEST_GROUPS_MAX = 332,  // what an agent makes below guest/: 288 of them, one level deep
 };
 
 struct cgroup_tree {
