@@ -22,7 +22,7 @@ struct listener {
 
 struct netlink_gate {
     struct loop *loop;
-    LIST_HEAD(, listener) listeners;
+    LIST_HEAD(listener_list, listener) listeners;
 };
 
 // The kernel may know longer structs than this header, and wants them whole and zero.
