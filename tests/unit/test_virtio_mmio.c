@@ -1,9 +1,21 @@
 // vmm/virtio/mmio and queue, through the entropy device: registers, rings, and what a hostile driver may try with them.
+//
+// Bugs of other monitors that must not be ours, and where each is tried: a buffer that straddles the end of RAM, and one in the
+// hole (bad_chains, guest_memory); a queue changed after activation (queues_are_frozen); queue numbers beyond the device's,
+// signed or not (numbers_of_queues); reads and writes beyond the configuration space (config_space); address + length that
+// wraps (bad_rings, bad_chains); a head that is in flight twice, more in flight than the queue holds (no_double_fetch,
+// available_index_jumps); descriptors that change between check and use (no_double_fetch); buffers in another device's
+// registers (bad_chains); one request that makes the host allocate or work without bound (random_bytes, work_is_bounded,
+// storms_are_bounded); an available index that jumps.  In virtio_net: receiving that freezes for good (full_and_drained),
+// lengths of the guest into buffers of ours (bad_frames_are_dropped).  In virtio_block: no room for the status, kinds of
+// request of old (no_room_for_status, refused_requests), requests completed exactly once or never (resets_in_flight).  In
+// virtio_vsock: headers and data in one, two and many descriptors (host_connects), receiving after a restore (transport_reset).
 #include "virtio_driver.h"
 #include "vmm/virtio/device.h"
 #include "vmm/virtio/rng.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -398,6 +410,73 @@ static void early_requests(void **state)
     assert_int_equal(driver_interrupts(d), VIRTIO_MMIO_INT_VRING);
 }
 
+// ---- two vCPUs ----
+
+struct vcpus {
+    bool stop;
+    int done;
+};
+
+static void *reads_registers(void *arg)
+{
+    struct vcpus *v = arg;
+    while (!__atomic_load_n(&v->stop, __ATOMIC_SEQ_CST))
+        for (uint32_t offset = 0; offset < 0x110; offset += 4) {
+            uint32_t value;
+            virtio_mmio_read(w.d.mmio, offset, &value, sizeof value);
+            if (offset == VIRTIO_MMIO_NOTIFY)
+                virtio_mmio_write(w.d.mmio, offset, &value, sizeof value);
+        }
+    return NULL;
+}
+
+// Asks, waits or does not wait, and resets, while the device is at work.
+static void *asks_and_resets(void *arg)
+{
+    struct vcpus *v = arg;
+    for (unsigned turn = 0; turn < 300; turn++) {
+        w.d.next_free = 0x100000;
+        driver_start(&w.d, DRIVER_USUAL, SIZE);
+        struct driver_buffer b = {.at = driver_alloc(&w.d, 4096), .len = 4096, .writable = true};
+        for (unsigned i = 0; i < SIZE; i++)
+            driver_submit(&w.d, Q, &b, 1);
+        while (turn % 2 == 0 && driver_used_index(&w.d, Q) == 0)
+            sched_yield();
+        driver_reset(&w.d);
+        // The memory is the guest's again.
+        uint16_t used = driver_used_index(&w.d, Q);
+        memset(driver_at(&w.d, b.at, 4096), 0, 4096);
+        for (unsigned look = 0; look < 10; look++) {
+            const uint8_t *bytes = driver_at(&w.d, b.at, 4096);
+            for (unsigned i = 0; i < 4096; i++)
+                if (bytes[i] != 0 || driver_used_index(&w.d, Q) != used)
+                    __atomic_store_n(&v->done, -1, __ATOMIC_SEQ_CST);
+        }
+    }
+    int running = 0;
+    __atomic_compare_exchange_n(&v->done, &running, 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static bool is_done(void *arg)
+{
+    struct vcpus *v = arg;
+    return __atomic_load_n(&v->done, __ATOMIC_SEQ_CST) != 0;
+}
+
+static void vcpus_together(void **state)
+{
+    struct vcpus v = {0};
+    pthread_t thread[2];
+    assert_int_equal(pthread_create(&thread[0], NULL, reads_registers, &v), 0);
+    assert_int_equal(pthread_create(&thread[1], NULL, asks_and_resets, &v), 0);
+    driver_run(&w.d, is_done, &v);
+    __atomic_store_n(&v.stop, true, __ATOMIC_SEQ_CST);
+    pthread_join(thread[0], NULL);
+    pthread_join(thread[1], NULL);
+    assert_int_equal(v.done, 1);
+}
+
 // ---- the entropy device ----
 
 static void random_bytes(void **state)
@@ -624,6 +703,7 @@ int main(void)
         T(event_index),
         T(flags_without_event_index),
         T(early_requests),
+        T(vcpus_together),
         T(random_bytes),
         T(saved_and_restored),
         T(no_double_fetch),
