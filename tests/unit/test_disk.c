@@ -321,6 +321,45 @@ static void full_disk(void **state)
     disk_close(d);
 }
 
+// In the place of fdatasync(2), by the linker: counted, and failing as a host's disk does, once.
+static unsigned syncs;
+static int sync_error;
+
+int __wrap_fdatasync(int fd);
+int __real_fdatasync(int fd);
+
+int __wrap_fdatasync(int fd)
+{
+    syncs++;
+    if (sync_error == 0)
+        return __real_fdatasync(fd);
+    errno = sync_error;
+    sync_error = 0;
+    return -1;
+}
+
+// Every flush reaches the file; and after one that failed none succeeds, because the kernel tells of lost pages only once.
+static void flush_is_honest(void **state)
+{
+    static uint8_t bytes[8 * KIB];
+    cleanup_fd int delta = temp_file();
+    struct disk *d;
+    assert_int_equal(disk_open(&(struct disk_config){.base = -1, .delta = delta, .bytes = 64 * KIB}, &d), 0);
+    struct iovec iov = {bytes, sizeof bytes};
+    unsigned before = syncs;
+    for (unsigned n = 1; n <= 3; n++) {
+        assert_int_equal(disk_write(d, 0, &iov, 1), 0);
+        assert_int_equal(disk_flush(d), 0);
+        assert_int_equal(syncs, before + n);
+    }
+    sync_error = EIO;
+    assert_int_equal(disk_flush(d), -EIO);
+    assert_int_equal(disk_write(d, 0, &iov, 1), 0);
+    assert_int_equal(disk_flush(d), -EIO);
+    assert_int_equal(disk_flush(d), -EIO);
+    disk_close(d);
+}
+
 static void nowait(void **state)
 {
     static uint8_t image[64 * KIB], bytes[64 * KIB];
@@ -348,6 +387,7 @@ int main(void)
         cmocka_unit_test(discard_gives_room_back),
         cmocka_unit_test(bad_arguments),
         cmocka_unit_test(full_disk),
+        cmocka_unit_test(flush_is_honest),
         cmocka_unit_test(nowait),
     };
     return cmocka_run_group_tests_name("disk", tests, NULL, NULL);

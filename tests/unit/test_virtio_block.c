@@ -467,6 +467,35 @@ static void resets_in_flight(void **state)
     must_read(200, 512, 'a' + 200 % 26);
 }
 
+enum { BIG_AT = 0x2000000, BIG = 24 * 1024 * KIB };
+
+static bool has_begun(void *arg)
+{
+    return __atomic_load_n((uint8_t *)arg, __ATOMIC_RELAXED) == 0;
+}
+
+// A reset in the middle of a long read: when it returns, the memory is the guest's.
+static void reset_waits(void **state)
+{
+    assert_int_equal(block_grow(w.block, (uint64_t)64 * KIB * KIB), 0);
+    for (unsigned turn = 0; turn < 5; turn++) {
+        start();
+        uint8_t *big = driver_at(&w.d, BIG_AT, BIG);
+        memset(big, UNANSWERED, BIG);
+        put_header(VIRTIO_BLK_T_IN, DISK_SIZE / 512);  // zeros
+        struct driver_buffer b[3] = {{w.header, 16, false}, {BIG_AT, BIG, true}, {w.status, 1, true}};
+        driver_submit(&w.d, Q, b, 3);
+        driver_run(&w.d, has_begun, big);
+        driver_reset(&w.d);
+        memset(big, turn + 1, BIG);
+        start();
+        must_read(0, 512, 'a');  // whatever the worker was at, it is through with it
+        for (size_t i = 0; i < BIG; i++)
+            if (big[i] != turn + 1)
+                fail_msg("byte %zu was written after the reset", i);
+    }
+}
+
 // Freed with requests in flight.
 static void freed_in_flight(void **state)
 {
@@ -483,10 +512,10 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(configuration),       T(read_and_write),   T(serial_number),    T(discard_and_zeroes),
-        T(largest_zeroes),      T(many_segments),    T(many_at_once),     T(grows_online),
-        T(read_only),           T(refused_requests), T(longest_request),  T(no_room_for_status),
-        T(overlapping_buffers), T(full_disk),        T(resets_in_flight), T(freed_in_flight),
+        T(configuration),   T(read_and_write),     T(serial_number),       T(discard_and_zeroes), T(largest_zeroes),
+        T(many_segments),   T(many_at_once),       T(grows_online),        T(read_only),          T(refused_requests),
+        T(longest_request), T(no_room_for_status), T(overlapping_buffers), T(full_disk),          T(resets_in_flight),
+        T(reset_waits),     T(freed_in_flight),
     };
     return cmocka_run_group_tests_name("virtio_block", tests, NULL, NULL);
 }
