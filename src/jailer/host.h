@@ -4,7 +4,7 @@
 
 #include "jailer/disk.h"
 #include "jailer/release.h"
-#include "jailer/seccomp_policy.h"
+#include "enter/seccomp_policy.h"
 #include "jailer/uid_slots.h"
 #include "jailer/volume.h"
 #include "sys/cgroup.h"
@@ -22,7 +22,7 @@ struct host {
     struct disk_store *disks;
     struct volumes *volumes;
     struct releases *releases;  // NULL: none, what is let go is closed at once
-    struct seccomp_policy filter;
+    struct filter filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
     int mounts_fd;  // a private tmpfs: where template mounts are attached
     int state_fd;   // the state folder, locked

@@ -11,7 +11,7 @@
 #include "jailer/engine_process.h"
 #include "jailer/host.h"
 #include "jailer/options.h"
-#include "jailer/privileges.h"
+#include "enter/privileges.h"
 #include "jailer/probe.h"
 #include "jailer/release.h"
 #include "jailer/server.h"

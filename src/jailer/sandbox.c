@@ -5,7 +5,7 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "jailer/cpus.h"
-#include "jailer/enter.h"
+#include "enter/enter.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
 #include "sys/small_file.h"

@@ -1,4 +1,4 @@
-#include "jailer/enter_root.h"
+#include "enter/root.h"
 
 #include "base/cleanup.h"
 #include "sys/mount_fd.h"
@@ -52,6 +52,11 @@ int root_stage(void)
 int root_attach_template(int mount_fd)
 {
     return mount_attach_at(mount_fd, AT_FDCWD, template_dir);
+}
+
+int root_attach_whole(int mount_fd)
+{
+    return mount_attach_at(mount_fd, AT_FDCWD, root_dir);
 }
 
 int root_attach_disk(int mount_fd)

@@ -1,6 +1,6 @@
 // Capabilities: what the jailer keeps, and what a sandbox's root has.
-#ifndef JAILER_PRIVILEGES_H
-#define JAILER_PRIVILEGES_H
+#ifndef ENTER_PRIVILEGES_H
+#define ENTER_PRIVILEGES_H
 
 // In a sandbox, inside its user namespace: bounding, permitted, effective and inheritable sets become the short list of
 // privileges.c (docs/isolation.md says what each is for).  0 or a negative errno.

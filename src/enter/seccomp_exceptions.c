@@ -1,4 +1,4 @@
-#include "jailer/seccomp_exceptions.h"
+#include "enter/seccomp_exceptions.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -51,7 +51,7 @@ static const struct exception exceptions[] = {
     {"shmget", EPERM, {HAS_FLAG(2, SHM_HUGETLB_)}},
     // The agent has the guest's uid, which is all that setting its limits would need.
     {"prlimit64", EPERM, {INT_IS(0, PID_OF_AGENT), NOT_NULL(2)}},
-    // No core is ever written.  The limit stays 1, whatever is asked for (src/jailer/enter.c says why).
+    // No core is ever written.  The limit stays 1, whatever is asked for (src/enter/enter.c says why).
     {"prlimit64", 0, {INT_IS(1, RLIMIT_CORE), NOT_NULL(2)}},
     {"setrlimit", 0, {INT_IS(0, RLIMIT_CORE)}},
     // A socket whose close waits would stop whoever it was passed to, and the engine closes what an agent sends.

@@ -1,7 +1,7 @@
-#include "jailer/seccomp_policy.h"
+#include "enter/seccomp_policy.h"
 
 #include "base/cleanup.h"
-#include "jailer/seccomp_exceptions.h"
+#include "enter/seccomp_exceptions.h"
 
 #include <errno.h>
 #include <linux/seccomp.h>
@@ -511,33 +511,22 @@ static int build_program(uint32_t otherwise, int (*fill)(scmp_filter_ctx ctx), s
     return r;
 }
 
-int seccomp_policy_build(struct seccomp_policy *ret_policy)
+int seccomp_policy_build(struct filter *ret_filter)
 {
-    struct seccomp_policy policy = {0};
-    int r = build_program(SCMP_ACT_ERRNO(ENOSYS), add_rules, &policy.allowed);
+    struct filter filter = {0};
+    int r = build_program(SCMP_ACT_ERRNO(ENOSYS), add_rules, &filter.allowed);
     if (r == 0)
-        r = build_program(SCMP_ACT_ALLOW, seccomp_exceptions_add, &policy.exceptions);
+        r = build_program(SCMP_ACT_ALLOW, seccomp_exceptions_add, &filter.exceptions);
     if (r < 0)
-        seccomp_policy_free(&policy);
+        seccomp_policy_free(&filter);
     else
-        *ret_policy = policy;
+        *ret_filter = filter;
     return r;
 }
 
-void seccomp_policy_free(struct seccomp_policy *policy)
+void seccomp_policy_free(struct filter *filter)
 {
-    free(policy->allowed.filter);
-    free(policy->exceptions.filter);
-    *policy = (struct seccomp_policy){0};
-}
-
-static int apply(const struct sock_fprog *program)
-{
-    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, program) < 0 ? -errno : 0;
-}
-
-int seccomp_policy_apply(const struct seccomp_policy *policy)
-{
-    int r = apply(&policy->exceptions);
-    return r < 0 ? r : apply(&policy->allowed);
+    free(filter->allowed.filter);
+    free(filter->exceptions.filter);
+    *filter = (struct filter){0};
 }

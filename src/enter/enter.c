@@ -1,8 +1,8 @@
-#include "jailer/enter.h"
+#include "enter/enter.h"
 
 #include "base/cleanup.h"
-#include "jailer/enter_root.h"
-#include "jailer/privileges.h"
+#include "enter/root.h"
+#include "enter/privileges.h"
 #include "sys/fdpass.h"
 
 #include <errno.h>
@@ -22,6 +22,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC (1U << 2)
+#endif
 
 enum {
     FIRST_KEPT = 3,   // control line, log or not, cgroups: 3, 4, ...
@@ -64,7 +68,7 @@ struct entry {
     struct enter_order order;
     int fds[FDPASS_MAX];
     size_t fd_count;
-    const struct seccomp_policy *filter;
+    const struct filter *filter;
 };
 
 static int unshare_cgroup(struct entry *e)
@@ -124,7 +128,7 @@ static int set_limits(struct entry *e)
     if (CPU_COUNT(&e->order.cpus) > 0 && sched_setaffinity(0, sizeof e->order.cpus, &e->order.cpus) < 0)
         return -errno;
     static const struct {
-        __rlimit_resource_t what;
+        int what;
         struct rlimit limit;
     } limits[] = {
         // Where core_pattern names a program, the host's kernel runs it as the host's root for every crash, with 0 too; 1 is
@@ -178,7 +182,7 @@ static int arrange(struct entry *e)
     e->fds[ENTER_FD_AGENT] = moved[ENTER_FD_AGENT];
     // What is not meant for the agent goes at exec.
     unsigned first = FIRST_KEPT + 1 + e->order.groups;
-    return close_range(first, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
+    return syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
 }
 
 static int drop(struct entry *e)
@@ -199,7 +203,7 @@ static int drop(struct entry *e)
 
 static int filter(struct entry *e)
 {
-    return seccomp_policy_apply(e->filter);
+    return filter_apply(e->filter);
 }
 
 static int exec_agent(struct entry *e)
@@ -233,18 +237,18 @@ static int stage(struct entry *e)
 
 static int attach_template(struct entry *e)
 {
-    return root_attach_template(e->fds[ENTER_FD_TEMPLATE]);
+    int mount = e->fds[ENTER_FD_TEMPLATE];
+    return e->order.whole_root ? root_attach_whole(mount) : root_attach_template(mount);
 }
 
 static int attach_disk(struct entry *e)
 {
-    return root_attach_disk(e->fds[ENTER_FD_DISK]);
+    return e->order.whole_root ? 0 : root_attach_disk(e->fds[ENTER_FD_DISK]);
 }
 
 static int overlay(struct entry *e)
 {
-    (void)e;
-    return root_overlay();
+    return e->order.whole_root ? 0 : root_overlay();
 }
 
 static int mount_points(struct entry *e)
@@ -318,10 +322,10 @@ static int leave_descriptors(int line)
 {
     if (line != FIRST_KEPT && dup3(line, FIRST_KEPT, O_CLOEXEC) < 0)
         return -errno;
-    return close_range(FIRST_KEPT + 1, ~0U, 0) < 0 ? -errno : FIRST_KEPT;
+    return syscall(SYS_close_range, (unsigned)FIRST_KEPT + 1, ~0U, 0U) < 0 ? -errno : FIRST_KEPT;
 }
 
-void enter_main(int line, const struct seccomp_policy *filter_program)
+void enter_main(int line, const struct filter *filter_program)
 {
     struct entry e = {.line = leave_descriptors(line), .filter = filter_program};
     if (e.line < 0)

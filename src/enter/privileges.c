@@ -1,4 +1,4 @@
-#include "jailer/privileges.h"
+#include "enter/privileges.h"
 
 #include <errno.h>
 #include <linux/capability.h>

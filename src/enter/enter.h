@@ -1,16 +1,18 @@
-// From a fresh process in fresh namespaces to the agent behind its walls: what the child of a START does before it execs.
+// From a fresh process in fresh namespaces to the agent behind its walls: what the first process of a sandbox does before it
+// execs.  The same on both tiers that run Linux programs, which is why they behave alike: on the container tier the parent is
+// the jailer, on the vm tier the machine's own init (agent/machine.h).
 //
-// Actors: the jailer (parent) and this child, forked from it, which still is the jailer's program and trusted, but already
-// has only the rights of the sandbox's own user namespace.  What it meets and must not trust is the template: its folders
+// Actors: the parent and this child, forked from it, which still is the parent's program and trusted, but already has only the
+// rights of the sandbox's own user namespace.  What it meets and must not trust is the template: its folders
 // may be symbolic links, so nothing in it is ever found by a path that could leave it.
 //
-// The two talk over a SOCK_SEQPACKET pair: the child unshares its cgroup namespace and says so; the jailer settles cgroups
+// The two talk over a SOCK_SEQPACKET pair: the child unshares its cgroup namespace and says so; the parent settles cgroups
 // and id maps, and sends `enter_order` with the descriptors; the child builds the root and execs.  A failure is one
 // `enter_failure` packet; success is the end of the line (it is close-on-exec).
-#ifndef JAILER_ENTER_H
-#define JAILER_ENTER_H
+#ifndef ENTER_ENTER_H
+#define ENTER_ENTER_H
 
-#include "jailer/seccomp_policy.h"
+#include "enter/filter.h"
 #include "sys/jail.h"
 
 #include <sched.h>
@@ -43,8 +45,8 @@ enum enter_step {
 
 enum { ENTER_GROUPS_MAX = 8 };
 
-// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume, or
-// without a log, anything stands in its place.
+// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume,
+// a disk or a log, anything stands in its place.
 enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_VOLUME, ENTER_FD_AGENT, ENTER_FD_CONTROL, ENTER_FD_LOG, ENTER_FDS };
 
 struct enter_order {
@@ -54,6 +56,7 @@ struct enter_order {
     uint64_t shm_bytes;
     char hostname[JAIL_HOSTNAME_MAX + 1];
     uint32_t volume;     // there is one
+    uint32_t whole_root;  // the template is the sandbox's own, writable root: no disk comes, no overlay is made
     uint32_t self_test;  // run the agent's self-test instead of serving
 };
 
@@ -66,6 +69,6 @@ struct enter_failure {
 const char *enter_step_text(enum enter_step step);
 
 // The child's whole life; never returns.  `line` is its end of the pair.
-void enter_main(int line, const struct seccomp_policy *filter) __attribute__((noreturn));
+void enter_main(int line, const struct filter *filter) __attribute__((noreturn));
 
 #endif

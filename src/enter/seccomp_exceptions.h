@@ -2,8 +2,8 @@
 //
 // A filter of its own, beside the allow-list: where one filter has a rule for a call as such and another for the call with an
 // argument, libseccomp keeps only the first.  Of two filters' verdicts the kernel takes the stricter.
-#ifndef JAILER_SECCOMP_EXCEPTIONS_H
-#define JAILER_SECCOMP_EXCEPTIONS_H
+#ifndef ENTER_SECCOMP_EXCEPTIONS_H
+#define ENTER_SECCOMP_EXCEPTIONS_H
 
 #include <seccomp.h>
 

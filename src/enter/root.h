@@ -1,14 +1,16 @@
-// The sandbox's root filesystem, built by the child of a START inside its own mount namespace (see enter.h).
+// The sandbox's root filesystem, built by its first process inside its own mount namespace (see enter.h).
 //
 // Functions are called once each, in the order they stand here.  0 or a negative errno.
-#ifndef JAILER_ENTER_ROOT_H
-#define JAILER_ENTER_ROOT_H
+#ifndef ENTER_ROOT_H
+#define ENTER_ROOT_H
 
 #include <stdint.h>
 
 // Cuts propagation and mounts a small private tmpfs over /tmp, where the parts are put together.
 int root_stage(void);
 int root_attach_template(int mount);
+// In place of template, disk and overlay: `mount` is the root, as it is.
+int root_attach_whole(int mount);
 // Attaches the disk and makes the overlay's two directories and /workspace on it.
 int root_attach_disk(int mount);
 // The overlay is mounted by this process, inside the user namespace: one that host root mounts over an id-mapped upper layer
