@@ -1,8 +1,8 @@
 #include "enter/enter.h"
 
 #include "base/cleanup.h"
-#include "enter/root.h"
 #include "enter/privileges.h"
+#include "enter/root.h"
 #include "sys/fdpass.h"
 
 #include <errno.h>
@@ -32,6 +32,7 @@ enum {
     MOVE_ABOVE = 64,  // descriptors are first moved out of the way of their final numbers
     OPEN_FILES_SOFT = 1024,
     OPEN_FILES_HARD = 65536,
+    SHM_MAX_MIB = 64,
 };
 
 static const char *const step_texts[ENTER_STEPS] = {
@@ -61,6 +62,12 @@ static const char *const step_texts[ENTER_STEPS] = {
 const char *enter_step_text(enum enter_step step)
 {
     return step < ENTER_STEPS ? step_texts[step] : "an unknown step";
+}
+
+uint64_t enter_shm_bytes(uint64_t memory_mib)
+{
+    uint64_t half = memory_mib / 2;
+    return (half < SHM_MAX_MIB ? half : SHM_MAX_MIB) << 20;
 }
 
 struct entry {

@@ -55,15 +55,18 @@ struct enter_order {
     cpu_set_t cpus;  // to pin itself to; none: not pinned
     uint64_t shm_bytes;
     char hostname[JAIL_HOSTNAME_MAX + 1];
-    uint32_t volume;     // there is one
+    uint32_t volume;      // there is one
     uint32_t whole_root;  // the template is the sandbox's own, writable root: no disk comes, no overlay is made
-    uint32_t self_test;  // run the agent's self-test instead of serving
+    uint32_t self_test;   // run the agent's self-test instead of serving
 };
 
 struct enter_failure {
     uint32_t step;
     int32_t error;  // negative errno
 };
+
+// The size of a sandbox's /dev/shm: half its memory, at most 64 MiB.
+uint64_t enter_shm_bytes(uint64_t memory_mib);
 
 // A sentence part for a step: "mounting the template".
 const char *enter_step_text(enum enter_step step);

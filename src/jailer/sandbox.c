@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "base/id.h"
 #include "base/log.h"
-#include "jailer/cpus.h"
 #include "enter/enter.h"
+#include "jailer/cpus.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
 #include "sys/small_file.h"
@@ -31,7 +31,6 @@ enum {
     ENTER_WAIT_S = 10,   // longest a child may take between two words
     REMOVE_STEP_MS = 2,  // cgroups of a dead process stay busy for a moment
     REMOVE_WAIT_MS = 10000,
-    SHM_MAX_MIB = 64,
 };
 
 enum state { ENTERING, BUILDING, LIVE, ENDING };
@@ -224,8 +223,8 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
 
 static int send_order(struct sandbox *s, int template, int disk, int volume)
 {
-    uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
-    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = volume >= 0, .self_test = s->self_test};
+    struct enter_order order = {
+        .shm_bytes = enter_shm_bytes(s->what.memory_mib), .volume = volume >= 0, .self_test = s->self_test};
     cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.

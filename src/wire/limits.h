@@ -29,6 +29,7 @@ enum {
     AGENT_REQUEST_MAX = IPC_FRAME_MAX + EXEC_STDIN_MAX + 8 * 1024,
     AGENT_RESULT_MAX = 60 * 1024,  // what fits a GuestResponse with its envelope
     AGENT_STREAMS_MAX = 16,
+    AGENT_VSOCK_PORT = 1024,  // of a machine's agent; the host connects
 
     // Heap a parser may take for one message; protobuf's many small parts make it larger than the frame.
     UNPACK_HEAP_MAX = 1024 * 1024,

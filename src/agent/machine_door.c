@@ -1,0 +1,146 @@
+// The host's way in: a vsock listener.
+//
+// Actors: only the host (CID 2) can connect, and only its connections are taken; the agent in the sandbox, at the other end of
+// a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
+// packet for the agent and the other way round; a connection is handed to the agent as one operation's line.
+// States: listening -> (first connection) controlled -> ended, when the control connection, the agent's line or the agent
+// itself ends, or one of them breaks the framing.
+#include "agent/machine.h"
+#include "agent/proto.h"
+#include "base/cleanup.h"
+#include "sys/fdpass.h"
+#include "sys/loop.h"
+#include "sys/stream.h"
+#include "wire/frame.h"
+#include "wire/limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/vm_sockets.h>
+#include <sys/socket.h>
+
+enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32 };
+
+struct door {
+    struct loop *loop;
+    int listener, agent;
+    struct watch *listener_watch, *agent_watch, *pid_watch;
+    struct stream *control;
+    const char *why;  // it ended
+};
+
+int machine_door_open(int *ret_listener)
+{
+    cleanup_fd int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    struct sockaddr_vm address = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_ANY, .svm_port = AGENT_VSOCK_PORT};
+    if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, BACKLOG) < 0)
+        return -errno;
+    *ret_listener = take_fd(&fd);
+    return 0;
+}
+
+static void end(struct door *d, const char *why)
+{
+    if (d->why == NULL)
+        d->why = why;
+    loop_stop(d->loop, 0);
+}
+
+static void on_frame(void *arg, const uint8_t *body, size_t len)
+{
+    struct door *d = arg;
+    if (len == 0 || fdpass_send(d->agent, body, len, NULL, 0) < 0)
+        end(d, "the agent does not take commands");
+}
+
+static void on_control_end(void *arg, int reason)
+{
+    (void)reason;
+    end(arg, "the host ended the control line");
+}
+
+static void on_report(void *arg, uint32_t events)
+{
+    (void)events;
+    struct door *d = arg;
+    static uint8_t packet[AGENT_CONTROL_MAX];
+    ssize_t n = fdpass_recv(d->agent, packet, sizeof packet, NULL, NULL);
+    if (n == -EAGAIN)
+        return;
+    if (n <= 0)
+        end(d, "the agent ended its line");
+    else if (d->control != NULL && stream_send_bytes(d->control, packet, (size_t)n) < 0)
+        end(d, "the host does not take reports");
+}
+
+static void on_agent_gone(void *arg, uint32_t events)
+{
+    (void)events;
+    end(arg, "the agent has ended");
+}
+
+static void take_control(struct door *d, int *fd)
+{
+    static const struct stream_handler handler = {.on_frame = on_frame, .on_end = on_control_end};
+    static const struct stream_limits limits = {.frame_max = AGENT_CONTROL_MAX, .queue_max = FRAME_HEAD + AGENT_CONTROL_MAX};
+    if (stream_new(d->loop, *fd, &limits, &handler, d, &d->control) < 0)
+        end(d, "out of memory");
+    else
+        take_fd(fd);
+}
+
+static void hand_over(struct door *d, int fd)
+{
+    static uint64_t last_stream;
+    Sandbox__Agent__OpenStream open_stream = SANDBOX__AGENT__OPEN_STREAM__INIT;
+    open_stream.id = ++last_stream;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
+    command.open_stream = &open_stream;
+    uint8_t packed[OPEN_STREAM_ROOM];
+    size_t n = sandbox__agent__command__get_packed_size(&command);
+    if (n > sizeof packed)
+        return;
+    sandbox__agent__command__pack(&command, packed);
+    // An agent that does not read loses the line, which its host sees closed.
+    fdpass_send(d->agent, packed, n, &fd, 1);
+}
+
+static void on_connection(void *arg, uint32_t events)
+{
+    (void)events;
+    struct door *d = arg;
+    struct sockaddr_vm peer = {0};
+    socklen_t size = sizeof peer;
+    cleanup_fd int fd = accept4(d->listener, (struct sockaddr *)&peer, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 || peer.svm_family != AF_VSOCK || peer.svm_cid != VMADDR_CID_HOST)
+        return;
+    if (d->control == NULL)
+        take_control(d, &fd);
+    else
+        hand_over(d, fd);
+}
+
+static int start(struct door *d, int pidfd)
+{
+    int r = loop_new(&d->loop);
+    if (r == 0 && fcntl(d->agent, F_SETFL, O_NONBLOCK) < 0)
+        r = -errno;
+    if (r == 0)
+        r = watch_add(d->loop, d->listener, EPOLLIN, on_connection, d, &d->listener_watch);
+    if (r == 0)
+        r = watch_add(d->loop, d->agent, EPOLLIN, on_report, d, &d->agent_watch);
+    return r == 0 ? watch_add(d->loop, pidfd, EPOLLIN, on_agent_gone, d, &d->pid_watch) : r;
+}
+
+const char *machine_door_serve(int listener, int control, int pidfd)
+{
+    struct door d = {.listener = listener, .agent = control};
+    int r = start(&d, pidfd);
+    if (r == 0)
+        r = loop_run(d.loop);
+    // Nothing is put away: the machine is switched off next.
+    return d.why != NULL ? d.why : "the event loop failed";
+}
