@@ -43,7 +43,8 @@ void machine_run(int argc, char **argv)
     need(machine_mount_disk(options.disk_mib, &disk, &reserve), "mounting the disk");
     int agent = open("/init", O_RDONLY | O_CLOEXEC);
     need(agent < 0 ? -errno : 0, "opening /init");
-    need(machine_leave_initramfs(), "leaving the initramfs");
+    need(machine_leave_initramfs(disk), "leaving the initramfs");
+    need(machine_raise_limits(), "raising the machine's limits");
     need(machine_door_open(&listener), "listening for the host");
     const char *step = "";
     int r = machine_start_sandbox(&options, disk, agent, &control, &pidfd, &step);

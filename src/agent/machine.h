@@ -46,8 +46,11 @@ uint64_t machine_disk_grown(uint64_t blocks, uint64_t available, uint64_t want, 
 
 // Device, process, system and control group file systems where programs expect them; for the initramfs, only the first.
 int machine_mount_early(void);
-// Leaves the initramfs for a small root of its own with all of them, and frees it.
-int machine_leave_initramfs(void);
+// Leaves the initramfs for a small root of its own with all of them and the disk, and frees it.
+int machine_leave_initramfs(int disk);
+
+// Takes away limits that come from the machine's size.
+int machine_raise_limits(void);
 
 // Builds the sandbox over `disk`.  *ret_control: the engine's end of the agent's control line, *ret_pidfd: its first process.
 // `agent` is the agent's program.  On failure `ret_step` is a sentence part.

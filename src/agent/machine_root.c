@@ -1,5 +1,6 @@
 // The machine's own root: a small tmpfs with the file systems that building a sandbox needs, in place of the initramfs.
 #include "agent/machine.h"
+#include "sys/mount_fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,10 +33,16 @@ static int fill(void)
         if (r < 0)
             return r;
     }
-    return mkdir("tmp", 0755) < 0 ? -errno : 0;
+    return mkdir("tmp", 0755) < 0 || mkdir("disk", 0700) < 0 ? -errno : 0;
 }
 
-int machine_leave_initramfs(void)
+// A detached mount cannot be copied (Linux 6.1), and a copy is what gets the sandbox's ids.
+static int attach_disk(int disk)
+{
+    return mount_attach_at(disk, AT_FDCWD, "/disk");
+}
+
+int machine_leave_initramfs(int disk)
 {
     int r = mount_at("tmpfs", base, MS_NODEV, "size=1m,mode=0755");
     if (r < 0)
@@ -50,5 +57,5 @@ int machine_leave_initramfs(void)
     umount2("/dev", MNT_DETACH);
     if (mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 || chdir("/") < 0)
         return -errno;
-    return 0;
+    return attach_disk(disk);
 }
