@@ -53,10 +53,12 @@ extern "C" {
 #define SANDBOX_EXEC_STDOUT_HEAD (32u * 1024) /* most of stdout that sandbox_exec returns */
 #define SANDBOX_EXEC_STDERR_HEAD (16u * 1024) /* most of stderr that sandbox_exec returns */
 #define SANDBOX_MAX_GUEST_OPS 16              /* guest operations in flight on one connection */
+#define SANDBOX_MAX_PROCESSES 256             /* background processes known in one sandbox */
 #define SANDBOX_MAX_OWNED 128                 /* sandboxes owned by one connection, as shipped */
 
 typedef struct sandbox_handle_t sandbox_handle_t; /* one sandbox, owned by the connection that created it */
 typedef struct sandbox_conn_t sandbox_conn_t;     /* one connection to an engine */
+typedef struct sandbox_stream_t sandbox_stream_t; /* one command whose input and output pass by as they come */
 
 /* Spec 000, "Error codes". */
 typedef enum {
@@ -152,6 +154,70 @@ typedef struct {
     uint64_t reserved[8];
 } sandbox_exec_result_t;
 
+/* ---- Streams ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int terminal;   /* 1: a terminal is its standard input, output and error, and its controlling terminal */
+    uint16_t rows;  /* of the terminal, from the start; 0: 24 */
+    uint16_t cols;  /* 0: 80 */
+    int open_stdin; /* 1: standard input stays open behind stdin_data, for sandbox_stream_write_stdin */
+    uint64_t reserved[6];
+} sandbox_stream_options_t;
+
+typedef enum {
+    SANDBOX_EVENT_NONE = 0,       /* nothing came in time */
+    SANDBOX_EVENT_STDOUT = 1,     /* data, len: bytes the command wrote; of a terminal, all of them */
+    SANDBOX_EVENT_STDERR = 2,     /* likewise */
+    SANDBOX_EVENT_EXIT = 3,       /* result: the command has ended, and all it wrote has been read */
+    SANDBOX_EVENT_STDIN_ROOM = 4, /* sandbox_stream_write_stdin takes more again */
+    SANDBOX_EVENT_DROPPED = 5     /* dropped: so many bytes of an attached process's output are missing here */
+} sandbox_event_type_t;
+
+typedef struct {
+    uint32_t type; /* sandbox_event_type_t */
+    const uint8_t *data;
+    size_t len;
+    const sandbox_exec_result_t *result; /* out and err are empty: they were events */
+    uint64_t dropped;
+    uint64_t reserved[5];
+} sandbox_event_t;
+
+/* Where sandbox_exec_streaming puts output.  Each is called from the calling thread with bytes as they come; a return value
+ * that is not 0 kills the command, and no more is handed over.  NULL: thrown away. */
+typedef struct {
+    int (*on_stdout)(void *arg, const uint8_t *data, size_t len);
+    int (*on_stderr)(void *arg, const uint8_t *data, size_t len);
+    void *arg;
+    uint64_t reserved[4];
+} sandbox_output_t;
+
+/* ---- Background processes ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int terminal; /* as in sandbox_stream_options_t */
+    uint16_t rows;
+    uint16_t cols;
+    int open_stdin;      /* 1: standard input stays open behind stdin_data, for sandbox_attach with `input` */
+    uint32_t ring_bytes; /* of the latest stdout, and of stderr, that are kept; 0: 256 KiB, which is the most */
+    uint64_t reserved[6];
+} sandbox_spawn_options_t;
+
+typedef struct {
+    uint32_t process_id; /* from sandbox_spawn */
+    uint32_t pid;        /* inside the sandbox */
+    const char *command; /* its arguments with blanks between them, cut after about 100 bytes; inside the list's block */
+    bool running;
+    bool terminal;
+    bool timed_out;
+    bool oom_killed;
+    int32_t exit_code; /* as in sandbox_exec_result_t; -1 while it runs */
+    int32_t term_signal;
+    int64_t started_at_ms; /* since 1970 */
+    uint64_t out_total;    /* bytes it wrote */
+    uint64_t err_total;
+    uint64_t reserved[4];
+} sandbox_process_t;
+
 /* ---- Files -------------------------------------------------------------------------------------------------------- */
 
 typedef enum {
@@ -187,7 +253,15 @@ typedef struct {
     uint64_t reserved[4];
 } sandbox_fstat_t;
 
-/* Flags of sandbox_write_file. */
+/* What a transfer moved. */
+typedef struct {
+    uint64_t entries; /* files, directories and links */
+    uint64_t bytes;   /* of file contents */
+    uint64_t skipped; /* devices, FIFOs, sockets and the kernel's own file systems, which are left out */
+    uint64_t reserved[5];
+} sandbox_transfer_t;
+
+/* Flags of sandbox_write_file and sandbox_write_stream. */
 #define SANDBOX_WRITE_APPEND 1u  /* add to the end */
 #define SANDBOX_WRITE_EXCL 2u    /* SANDBOX_ERR_EXISTS if the file is there */
 #define SANDBOX_WRITE_PARENTS 4u /* make missing directories above it (mode 0755) */
@@ -249,6 +323,61 @@ sandbox_error_t sandbox_exec(sandbox_handle_t *handle, const sandbox_exec_spec_t
 /* Frees what is inside and zeroes it.  NULL and a zeroed struct are fine. */
 void sandbox_exec_result_free(sandbox_exec_result_t *result);
 
+/* As sandbox_exec, with the output handed over as the command writes it, all of it, however much; out and err of the result are
+ * empty.  spec->max_output 0 is no limit here.  While a callback runs no more is read, and in time the command waits. */
+sandbox_error_t sandbox_exec_streaming(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec,
+                                       const sandbox_output_t *output, sandbox_exec_result_t *out_result);
+
+/* Starts a command and returns at once; sandbox_stream_read then gives its output as it is written, and its end.  `options`
+ * NULL: pipes, and no more input than the spec's.  A timeout_ms of 0 is one hour, with a terminal no limit; max_output 0 is
+ * none. A stream is no longer than its sandbox and counts among the guest operations in flight until the command has ended and
+ * all its output was read.  *out_stream is freed by sandbox_stream_free; before the end that kills the command and all it
+ * started. What cannot be started ends as with sandbox_exec.  Errors as sandbox_exec.
+ *
+ * A command that nobody reads from waits, once about half a MiB is under way; nothing else does.  Of one stream, one thread at
+ * a time may read, while others write.  A stream does not survive fork() in the child. */
+sandbox_error_t sandbox_exec_stream(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec,
+                                    const sandbox_stream_options_t *options, sandbox_stream_t **out_stream);
+/* The next event, which is valid until the next call.  `timeout_ms` -1: waits; 0: what is there.  After SANDBOX_EVENT_EXIT
+ * every call gives it again.  A stream that ends in any other way is an error, never an exit code: GUEST_UNAVAILABLE when the
+ * sandbox ended first, or its answer made no sense; every later call gives it again. */
+sandbox_error_t sandbox_stream_read(sandbox_stream_t *stream, int timeout_ms, sandbox_event_t *out_event);
+/* For poll(2): readable when sandbox_stream_read has something, which must then be called with timeout_ms 0 until it gives
+ * SANDBOX_EVENT_NONE or the end.  Stays the stream's. */
+int sandbox_stream_fd(const sandbox_stream_t *stream);
+/* Sends input without waiting for the command to read it: *out_written may be less than `len`, or 0, and
+ * SANDBOX_EVENT_STDIN_ROOM comes when there is room again (so a single thread that writes and reads cannot get stuck).  Input
+ * that the command does not want is thrown away.  INVALID_SPEC when standard input is not open, GUEST_UNAVAILABLE when the
+ * stream has ended. */
+sandbox_error_t sandbox_stream_write_stdin(sandbox_stream_t *stream, const void *data, size_t len, size_t *out_written);
+/* End of file behind what was written; on a terminal it is typed (^D).  A second time is fine. */
+sandbox_error_t sandbox_stream_close_stdin(sandbox_stream_t *stream);
+/* The terminal's new size; its foreground processes get SIGWINCH.  Without a terminal it does nothing. */
+sandbox_error_t sandbox_stream_resize(sandbox_stream_t *stream, uint16_t rows, uint16_t cols);
+/* To the command's process group, as a terminal would. */
+sandbox_error_t sandbox_stream_signal(sandbox_stream_t *stream, int signal_number);
+/* Kills the command and everything it started, however detached; SANDBOX_EVENT_EXIT follows with what it was. */
+sandbox_error_t sandbox_stream_kill(sandbox_stream_t *stream);
+/* NULL is fine. */
+void sandbox_stream_free(sandbox_stream_t *stream);
+
+/* Starts a command in the background and returns when it runs: it lives until it ends or its sandbox does, whoever calls.  Its
+ * latest output is kept, so that it never waits for a reader.  timeout_ms 0 and max_output 0 are no limits.  What cannot be
+ * started is a process that ended with 127 or 126.  `options` NULL: pipes, and no input beyond the spec's.  At most
+ * SANDBOX_MAX_PROCESSES are known in a sandbox; those that ended are forgotten when there are more, the oldest first.
+ * Errors as sandbox_exec; the input counts in the one frame of TOO_LARGE. */
+sandbox_error_t sandbox_spawn(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec, const sandbox_spawn_options_t *options,
+                              uint32_t *out_process_id);
+/* Those that are known, by id.  *out_processes is one block: free it with free(). */
+sandbox_error_t sandbox_processes(sandbox_handle_t *handle, sandbox_process_t **out_processes, size_t *out_count);
+/* A stream of a process: what is kept of its output (stdout, then stderr), then what comes, then SANDBOX_EVENT_EXIT; also when
+ * it has ended already.  One that is read slowly misses bytes, and is told so (SANDBOX_EVENT_DROPPED).  Any number at once;
+ * with `input` 1, which takes standard input, one at a time (else GUEST_UNAVAILABLE).  sandbox_stream_free leaves the process
+ * alone. NOT_FOUND, from sandbox_stream_read, when there is no such process. */
+sandbox_error_t sandbox_attach(sandbox_handle_t *handle, uint32_t process_id, int input, sandbox_stream_t **out_stream);
+/* To everything the process started, or with `main_only` 1 to itself.  NOT_FOUND when it has ended, or never was. */
+sandbox_error_t sandbox_process_signal(sandbox_handle_t *handle, uint32_t process_id, int signal_number, int main_only);
+
 /* File paths are absolute and stay inside /workspace, also through symbolic links.
  * Errors of all: PATH_DENIED, NOT_FOUND, GUEST_IO, GUEST_UNAVAILABLE, PERMISSION_DENIED, TIMEOUT, DAEMON_UNREACHABLE. */
 
@@ -275,6 +404,31 @@ sandbox_error_t sandbox_mkdir(sandbox_handle_t *handle, const char *path, uint32
 
 /* A file, an empty directory, or with `recursive` a whole tree; never /workspace itself (PATH_DENIED). */
 sandbox_error_t sandbox_remove(sandbox_handle_t *handle, const char *path, bool recursive);
+
+/* ---- Transfers ------------------------------------------------------------------------------------------------------
+ *
+ * Files of any size, through a stream: to and from any path of the sandbox, as a command can reach.  `fd` is read or written in
+ * the calling thread and stays the caller's.  *out_transfer may be NULL.  Each counts among the guest operations in flight.
+ * Errors of all: as of the file functions, and INTERNAL when `fd` fails (a pipe nobody reads from raises SIGPIPE first, as
+ * write(2) does); PATH_DENIED for a path that is not absolute or has a "..". */
+
+/* Unpacks the tar archive read from `fd` below the directory `path`, which is made if it is missing.  Files and links replace
+ * files and links, a directory stays where one is, a file does not replace a directory; permission bits and times are the
+ * archive's, owners are not; sparse files are refused.  PATH_DENIED for a name that is absolute or has a "..", and for a way
+ * through links that lead out of the directory; INVALID_SPEC when it is no archive or is cut off.  What was made before an
+ * error stays. */
+sandbox_error_t sandbox_tar_in(sandbox_handle_t *handle, const char *path, int fd, sandbox_transfer_t *out_transfer);
+/* Packs a directory, with names relative to it, or one file, and writes the archive to `fd`.  Links are packed, not followed.
+ * TOO_LARGE when the files have more than `max_bytes` (0: no limit; a sparse file counts with its full size). */
+sandbox_error_t sandbox_tar_out(sandbox_handle_t *handle, const char *path, int fd, uint64_t max_bytes,
+                                sandbox_transfer_t *out_transfer);
+/* Writes the regular file `path`, from `offset` on, to `fd`. */
+sandbox_error_t sandbox_read_stream(sandbox_handle_t *handle, const char *path, uint64_t offset, int fd,
+                                    sandbox_transfer_t *out_transfer);
+/* Makes the file `path` of what is read from `fd` to its end; it appears, or replaces the old one, when all has come.  `mode`
+ * and `flags` as for sandbox_write_file; with SANDBOX_WRITE_APPEND it grows as bytes come. */
+sandbox_error_t sandbox_write_stream(sandbox_handle_t *handle, const char *path, int fd, uint32_t mode, uint32_t flags,
+                                     sandbox_transfer_t *out_transfer);
 
 /* ---- Session volumes --------------------------------------------------------------------------------------------- */
 

@@ -12,8 +12,10 @@ struct reaper;
 struct groups;
 struct drains;
 struct lines;
+struct netlink_gate;
 struct control;
 struct exec;
+struct processes;
 
 TAILQ_HEAD(exec_list, exec);
 
@@ -22,13 +24,15 @@ struct agent {
     struct reaper *reaper;
     struct groups *groups;
     struct drains *drains;
+    struct netlink_gate *gate;
     struct lines *lines;
     struct strv env;  // from Configure: the base of every exec's environment
     bool configured;
     bool suspended;  // between Suspend and Resume: no deadline passes
     struct control *control;
     struct exec_list execs;  // that are running
-    int null_fd;             // /dev/null, opened before any guest code ran; -1 if this root has none
+    struct processes *processes;
+    int null_fd;  // /dev/null, opened before any guest code ran; -1 if this root has none
 };
 
 #endif

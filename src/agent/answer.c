@@ -23,8 +23,18 @@ static void free_entries(Sandbox__Guest__ListDirResult *list)
     free(list->entries);
 }
 
+static void free_processes(Sandbox__Guest__ListProcessesResult *list)
+{
+    // Made in one block each; the strings are the table's.
+    for (size_t i = 0; i < list->n_processes; i++)
+        free(list->processes[i]);
+    free(list->processes);
+}
+
 void answer_free(struct answer *a)
 {
+    if (a->result.result_case == SANDBOX__GUEST__RESULT__RESULT_LIST_PROCESSES)
+        free_processes(&a->body.list_processes);
     if (a->result.result_case == SANDBOX__GUEST__RESULT__RESULT_LIST_DIR)
         free_entries(&a->body.list_dir);
     buf_free(&a->data);

@@ -15,6 +15,9 @@ struct answer {
         Sandbox__Guest__StatResult stat;
         Sandbox__Guest__MkdirResult mkdir;
         Sandbox__Guest__RemoveResult remove;
+        Sandbox__Guest__ListProcessesResult list_processes;
+        Sandbox__Guest__SignalProcessResult signal_process;
+        Sandbox__Guest__TransferResult transfer;
     } body;
     struct buf data;  // of read_file
     struct err err;   // holds result.message

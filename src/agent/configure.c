@@ -51,7 +51,7 @@ static int open_root_dir(const char *path)
 static int make_workspace(struct err *e)
 {
     int r = mkdir(WORKSPACE_PATH, 0755) < 0 && errno != EEXIST ? -errno : 0;
-    cleanup_fd int fd = r == 0 ? open_root_dir(WORKSPACE_PATH + 1) : r;
+    cleanup_fd int fd = r == 0 ? open_root_dir(&WORKSPACE_PATH[1]) : r;
     return fd < 0 ? err_set(e, fd, "The sandbox has no usable /workspace: %s.", strerror(-fd)) : 0;
 }
 

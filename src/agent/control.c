@@ -5,6 +5,7 @@
 #include "agent/lines.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "sys/fdpass.h"
 #include "wire/limits.h"
 #include "wire/pb.h"
@@ -12,23 +13,59 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/socket.h>
+
+// More ends than lines can be open; the host opens no others before it has been told of some.
+enum { ENDS_MAX = AGENT_STREAMS_MAX + REFUSED_MAX, ENDS_RETRY_MS = 50 };
 
 struct control {
     struct agent *agent;
     int fd;
     struct watch *watch;
+    uint64_t ends[ENDS_MAX];  // not reported yet
+    size_t end_count;
+    struct timer ends_retry;
 };
 
 // A Report that the host does not take is dropped: it has 64 KiB and more to fall behind, and asks again if it cares.
-static void report(const struct control *c, const Sandbox__Agent__Report *message)
+static int report(const struct control *c, const Sandbox__Agent__Report *message)
 {
     uint8_t packet[1024];
     size_t n = sandbox__agent__report__get_packed_size(message);
     if (n > sizeof packet)
-        return;
+        return -EMSGSIZE;
     sandbox__agent__report__pack(message, packet);
-    fdpass_send(c->fd, packet, n, NULL, 0);
+    ssize_t sent = fdpass_send(c->fd, packet, n, NULL, 0);
+    return sent < 0 ? (int)sent : 0;
+}
+
+static void report_ends(void *arg)
+{
+    struct control *c = arg;
+    size_t sent = 0;
+    for (; sent < c->end_count; sent++) {
+        Sandbox__Agent__StreamEnded ended = SANDBOX__AGENT__STREAM_ENDED__INIT;
+        ended.id = c->ends[sent];
+        Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+        message.report_case = SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED;
+        message.stream_ended = &ended;
+        if (report(c, &message) == -EAGAIN) {
+            timer_set(c->agent->loop, &c->ends_retry, mono_ns() + ENDS_RETRY_MS * NS_PER_MS);
+            break;
+        }
+    }
+    c->end_count -= sent;
+    memmove(c->ends, c->ends + sent, c->end_count * sizeof c->ends[0]);
+}
+
+void control_stream_ended(struct agent *agent, uint64_t id)
+{
+    struct control *c = agent->control;
+    if (id == 0 || c->end_count == ENDS_MAX)
+        return;
+    c->ends[c->end_count++] = id;
+    report_ends(c);
 }
 
 static void on_configure(const struct control *c, const Sandbox__Agent__Configure *message)
@@ -72,7 +109,7 @@ static void on_packet(const struct control *c, const uint8_t *packet, size_t n, 
         break;
     case SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM:
         if (*fd >= 0)
-            lines_open(c->agent->lines, take_fd(fd));
+            lines_open(c->agent->lines, take_fd(fd), command->open_stream->id);
         break;
     case SANDBOX__AGENT__COMMAND__COMMAND_PING:
         on_ping(c, command->ping);
@@ -142,6 +179,7 @@ int control_start(struct agent *agent, int fd)
         return -errno;
     static struct control c;  // as long as the process
     c = (struct control){.agent = agent, .fd = fd};
+    timer_init(&c.ends_retry, report_ends, &c);
     agent->control = &c;
     return watch_add(agent->loop, fd, EPOLLIN, on_readable, &c, &c.watch);
 }

@@ -4,9 +4,14 @@
 
 #include "agent/agent.h"
 
+#include <stdint.h>
+
 // Serves the SOCK_SEQPACKET socket `fd`, which stays the caller's.  When the host closes its end the loop is stopped with 0.
 // Malformed packets are dropped, with any descriptor they carry.  0 or a negative errno.
 int control_start(struct agent *agent, int fd);
+
+// Reports that the line `id` (0: it has no name) is closed.  It is not dropped: what does not fit now is sent later.
+void control_stream_ended(struct agent *agent, uint64_t id);
 
 // Serves what has arrived already.  A deadline asks for this before it acts: a thawed agent finds its timers due and the
 // Suspend that explains it unread.

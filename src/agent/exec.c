@@ -5,11 +5,14 @@
 #include "agent/exec_env.h"
 #include "agent/groups.h"
 #include "agent/input.h"
+#include "agent/netlink_gate.h"
 #include "agent/output.h"
 #include "agent/reap.h"
 #include "agent/spawn.h"
+#include "agent/terminal.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "sys/fdpass.h"
 #include "wire/limits.h"
 #include "wire/path.h"
 
@@ -18,7 +21,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+
+#define NO_DEADLINE UINT64_MAX
 
 enum {
     KILL_STEP_MS = 2,         // between two looks at a group that is being killed
@@ -32,15 +38,20 @@ struct exec {
     struct agent *agent;
     exec_done_fn *done;  // NULL: replied, or cancelled
     void *arg;
+    struct exec_io io;  // all 0: output is kept
     struct slot *slot;
     struct child child;
-    bool reaped;  // also when there never was a child
+    bool reaped;   // also when there never was a child
+    bool settled;  // nothing more is to be done about its processes
+    bool due;      // the result is to be made as soon as the outputs are done
     int status;
     struct rusage usage;
     int report;
+    struct watch *report_watch;
     struct spawn_failure failure;
     struct output out, err;
     struct input in;
+    int master;     // of its terminal
     uint64_t keep;  // bytes that may still be kept of both outputs
     uint64_t max_output;
     uint64_t start_ns, end_ns, kill_ns, deadline_ns;
@@ -79,6 +90,8 @@ static void exec_free(struct exec *x)
     input_close(&x->in);
     output_close(&x->out, x->agent->drains);
     output_close(&x->err, x->agent->drains);
+    close_fd(&x->master);
+    x->report_watch = watch_remove(x->report_watch);
     close_fd(&x->report);
     if (x->slot != NULL)
         slot_release(x->slot);
@@ -112,8 +125,6 @@ static uint64_t timeval_us(struct timeval t)
 
 static void reply(struct exec *x)
 {
-    output_collect(&x->out);
-    output_collect(&x->err);
     exec_done_fn *done = take_ptr(&x->done);
     if (done == NULL)
         return;
@@ -138,6 +149,35 @@ static void reply(struct exec *x)
     done(x->arg, &r);
 }
 
+// Makes the result if it is due and the outputs are done, and frees what has no use any more.
+static void conclude(struct exec *x)
+{
+    if (x->due && output_done(&x->out) && output_done(&x->err))
+        reply(x);
+    if (x->settled && x->done == NULL)
+        exec_free(x);
+}
+
+// What the outputs hold now is the rest of it.
+static void fix_outputs(struct exec *x)
+{
+    if (x->due)
+        return;
+    x->due = true;
+    output_finish(&x->out);
+    output_finish(&x->err);
+    output_collect(&x->out);
+    output_collect(&x->err);
+}
+
+static void settle(struct exec *x)
+{
+    x->settled = true;
+    timer_cancel(x->agent->loop, &x->timer);
+    fix_outputs(x);
+    conclude(x);
+}
+
 // ---- killing ----
 
 static void kill_step(struct exec *x)
@@ -146,15 +186,16 @@ static void kill_step(struct exec *x)
         kill(x->child.pid, SIGKILL);  // it may not have joined its groups yet
     bool empty = slot_kill(x->slot, x->child.pid);
     if (empty && x->reaped) {
-        reply(x);
-        exec_free(x);
+        settle(x);
         return;
     }
     uint64_t now = mono_ns();
     bool patient = now < x->kill_ns + KILL_PATIENCE_MS * NS_PER_MS;
-    if (!patient)
-        reply(x);
     timer_set(x->agent->loop, &x->timer, now + (patient ? KILL_STEP_MS : KILL_RETRY_MS) * NS_PER_MS);
+    if (!patient) {
+        fix_outputs(x);
+        conclude(x);
+    }
 }
 
 static void begin_kill(struct exec *x)
@@ -162,6 +203,8 @@ static void begin_kill(struct exec *x)
     if (x->killing)
         return;
     x->killing = true;
+    x->settled = false;
+    x->due = false;  // only when nothing of it is left
     x->kill_ns = mono_ns();
     // The first step at once, the rest from the timer: the caller may still be using `x`.
     if (!x->reaped)
@@ -176,6 +219,62 @@ void exec_cancel(struct exec *x)
     begin_kill(x);
 }
 
+void exec_kill(struct exec *x)
+{
+    begin_kill(x);
+}
+
+int exec_signal(struct exec *x, int number)
+{
+    if (x->reaped)
+        return -ESRCH;
+    // Until it has become a session of its own there is no such group.
+    return kill(-x->child.pid, number) < 0 && kill(x->child.pid, number) < 0 ? -errno : 0;
+}
+
+int exec_signal_main(struct exec *x, int number)
+{
+    if (x->reaped)
+        return -ESRCH;
+    return kill(x->child.pid, number) < 0 ? -errno : 0;
+}
+
+int exec_signal_all(struct exec *x, int number)
+{
+    if (x->reaped)
+        return -ESRCH;
+    slot_signal(x->slot, x->child.pid, number);
+    return 0;
+}
+
+pid_t exec_pid(const struct exec *x)
+{
+    return x->reaped ? 0 : x->child.pid;
+}
+
+// ---- input and flow ----
+
+int exec_write(struct exec *x, const uint8_t *bytes, size_t n)
+{
+    return input_write(&x->in, bytes, n);
+}
+
+void exec_end_input(struct exec *x)
+{
+    input_end(&x->in);
+}
+
+void exec_hold(struct exec *x, bool hold)
+{
+    output_hold(&x->out, hold);
+    output_hold(&x->err, hold);
+}
+
+int exec_resize(struct exec *x, uint16_t rows, uint16_t cols)
+{
+    return x->master >= 0 ? terminal_resize(x->master, rows, cols) : -ENOTTY;
+}
+
 // ---- events ----
 
 static bool over_limit(const struct exec *x)
@@ -186,17 +285,39 @@ static bool over_limit(const struct exec *x)
 static void on_output(void *arg)
 {
     struct exec *x = arg;
-    if (over_limit(x) && !x->killing) {
+    if (over_limit(x) && !x->killing && !x->due) {
         x->limit_hit = true;
         begin_kill(x);
     }
+    conclude(x);
+}
+
+static void take_out(void *arg, const uint8_t *bytes, size_t n)
+{
+    struct exec *x = arg;
+    if (x->done != NULL)
+        x->io.on_output(x->arg, EXEC_OUT, bytes, n);
+}
+
+static void take_err(void *arg, const uint8_t *bytes, size_t n)
+{
+    struct exec *x = arg;
+    if (x->done != NULL)
+        x->io.on_output(x->arg, EXEC_ERR, bytes, n);
+}
+
+static void on_input_taken(void *arg, size_t n)
+{
+    struct exec *x = arg;
+    if (x->done != NULL && x->io.on_input_taken != NULL)
+        x->io.on_input_taken(x->arg, n);
 }
 
 static void on_deadline(struct exec *x)
 {
     // After a thaw the timer may be due only because time went on meanwhile.
     control_catch_up(x->agent);
-    if (x->killing || x->agent->suspended || mono_ns() < x->deadline_ns)
+    if (x->killing || x->reaped || x->agent->suspended || mono_ns() < x->deadline_ns)
         return;
     x->timed_out = true;
     begin_kill(x);
@@ -205,14 +326,12 @@ static void on_deadline(struct exec *x)
 static void on_timer(void *arg)
 {
     struct exec *x = arg;
-    if (x->killing) {
+    if (x->killing)
         kill_step(x);
-    } else if (x->reaped) {  // there never was a child
-        reply(x);
-        exec_free(x);
-    } else {
+    else if (x->reaped)  // there never was a child
+        settle(x);
+    else
         on_deadline(x);
-    }
 }
 
 void execs_resume(struct agent *agent, uint64_t lost_us)
@@ -221,10 +340,37 @@ void execs_resume(struct agent *agent, uint64_t lost_us)
         return;
     struct exec *x;
     TAILQ_FOREACH(x, &agent->execs, link)
-    if (!x->killing && !x->reaped) {
+    if (!x->killing && !x->reaped && x->deadline_ns != NO_DEADLINE) {
         x->deadline_ns += lost_us * NS_PER_US;
         timer_set(agent->loop, &x->timer, x->deadline_ns);
     }
+}
+
+// What the child has said on its way to the command.
+static void take_reports(struct exec *x)
+{
+    for (;;) {
+        struct spawn_failure f;
+        cleanup_fd int listener = -1;
+        size_t count = 1;
+        ssize_t n = fdpass_recv(x->report, &f, sizeof f, &listener, &count);
+        if (n == -EAGAIN)
+            return;
+        if (n != (ssize_t)sizeof f) {  // the end, which is level-triggered
+            x->report_watch = watch_remove(x->report_watch);
+            return;
+        }
+        if (f.step != SPAWN_NONE)
+            x->failure = f;
+        else if (count == 1)
+            netlink_gate_add(x->agent->gate, take_fd(&listener));
+    }
+}
+
+static void on_report(void *arg, uint32_t events)
+{
+    (void)events;
+    take_reports(arg);
 }
 
 static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
@@ -234,16 +380,13 @@ static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
     x->end_ns = mono_ns();
     x->status = status;
     x->usage = *usage;
-    struct spawn_failure f;
-    if (read(x->report, &f, sizeof f) == sizeof f)
-        x->failure = f;
+    take_reports(x);
     if (x->killing) {
         kill_step(x);
         return;
     }
     // It is gone, so all it wrote is in the pipes.  More than allowed is the same whether it was seen before the end or now.
-    output_collect(&x->out);
-    output_collect(&x->err);
+    fix_outputs(x);
     if (over_limit(x)) {
         x->limit_hit = true;
         begin_kill(x);
@@ -255,33 +398,73 @@ static void on_exit_of_main(void *arg, int status, const struct rusage *usage)
         begin_kill(x);
         return;
     }
-    reply(x);
-    exec_free(x);
+    settle(x);
 }
 
 // ---- the start ----
 
-// The pipes: *child_ends are the child's 0, 1, 2 and the report's write end.
-static int open_pipes(struct exec *x, const Sandbox__Guest__Exec *request, int child_ends[4])
+static int open_outputs(struct exec *x, const Sandbox__Guest__Exec *request, int child_ends[4])
 {
     size_t out_max, err_max;
     exec_head_sizes(request->stdout_head, request->stderr_head, &out_max, &err_max);
-    struct loop *loop = x->agent->loop;
-    int r = output_open(&x->out, loop, out_max, &x->keep, on_output, x, &child_ends[1]);
-    if (r == 0)
-        r = output_open(&x->err, loop, err_max, &x->keep, on_output, x, &child_ends[2]);
-    int report[2];
-    if (r == 0 && pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
-        r = -errno;
-    if (r < 0)
+    bool passed = x->io.on_output != NULL;
+    struct output_use use = {.loop = x->agent->loop, .keep = &x->keep, .on_bytes = on_output, .arg = x};
+    use.head_max = out_max;
+    use.take = passed ? take_out : NULL;
+    if (x->master >= 0) {
+        cleanup_fd int copy = fcntl(x->master, F_DUPFD_CLOEXEC, 3);
+        int r = copy < 0 ? -errno : output_open_terminal(&x->out, &use, copy);
+        if (r == 0)
+            take_fd(&copy);
         return r;
+    }
+    int r = output_open(&x->out, &use, &child_ends[1]);
+    use.head_max = err_max;
+    use.take = passed ? take_err : NULL;
+    return r < 0 ? r : output_open(&x->err, &use, &child_ends[2]);
+}
+
+static int open_input(struct exec *x, const Sandbox__Guest__Exec *request, int *child_end)
+{
+    const struct input_use use = {.loop = x->agent->loop,
+                                  .bytes = request->stdin.data,
+                                  .n = request->stdin.len,
+                                  .open = x->io.open_stdin,
+                                  .on_taken = on_input_taken,
+                                  .arg = x};
+    if (x->master >= 0) {
+        cleanup_fd int copy = fcntl(x->master, F_DUPFD_CLOEXEC, 3);
+        int r = copy < 0 ? -errno : input_open_terminal(&x->in, &use, copy);
+        if (r == 0)
+            take_fd(&copy);
+        return r;
+    }
+    if (use.n == 0 && !use.open && x->agent->null_fd >= 0) {
+        *child_end = fcntl(x->agent->null_fd, F_DUPFD_CLOEXEC, 3);
+        return *child_end < 0 ? -errno : 0;
+    }
+    return input_open(&x->in, &use, child_end);
+}
+
+// *child_ends are the child's 0, 1, 2 and its end of the report's line.
+static int open_pipes(struct exec *x, const Sandbox__Guest__Exec *request, int child_ends[4])
+{
+    int report[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, report) < 0)
+        return -errno;
     x->report = report[0];
     child_ends[3] = report[1];
-    if (request->stdin.len == 0 && x->agent->null_fd >= 0) {
-        child_ends[0] = fcntl(x->agent->null_fd, F_DUPFD_CLOEXEC, 3);
-        return child_ends[0] < 0 ? -errno : 0;
+    int r = watch_add(x->agent->loop, x->report, EPOLLIN, on_report, x, &x->report_watch);
+    if (r == 0 && x->io.terminal != NULL) {
+        r = terminal_open(x->io.terminal->rows, x->io.terminal->cols, &x->master, &child_ends[0]);
+        for (int i = 1; i < 3 && r == 0; i++) {
+            child_ends[i] = fcntl(child_ends[0], F_DUPFD_CLOEXEC, 3);
+            r = child_ends[i] < 0 ? -errno : 0;
+        }
     }
-    return input_open(&x->in, loop, request->stdin.data, request->stdin.len, &child_ends[0]);
+    if (r == 0)
+        r = open_outputs(x, request, child_ends);
+    return r < 0 ? r : open_input(x, request, &child_ends[0]);
 }
 
 // A child, or a failure that will be replied from the loop.
@@ -295,6 +478,9 @@ static void launch(struct exec *x, const struct strv *argv, const struct strv *e
         .report = child_ends[3],
         .slot = x->slot,
         .filter = groups_any(x->agent->groups),
+        .terminal = x->master >= 0,
+        .run = x->io.run,
+        .run_arg = x->io.run_arg,
     };
     x->start_ns = mono_ns();
     int r = spawn(&s, &x->child.pid);
@@ -308,12 +494,26 @@ static void launch(struct exec *x, const struct strv *argv, const struct strv *e
     reaper_add(x->agent->reaper, &x->child);
 }
 
+static int set_deadline(struct exec *x, uint32_t ms)
+{
+    if (ms == 0 && x->io.no_time_limit) {
+        x->deadline_ns = NO_DEADLINE;
+        return 0;
+    }
+    if (ms == 0 || ms > EXEC_TIMEOUT_MAX_MS)
+        ms = EXEC_TIMEOUT_MAX_MS;
+    x->deadline_ns = mono_ns() + ms * NS_PER_MS;
+    return timer_set(x->agent->loop, &x->timer, x->deadline_ns);
+}
+
 static int prepare(struct exec *x, const Sandbox__Guest__Exec *request)
 {
     static const ProtobufCBinaryData workspace = {sizeof WORKSPACE_PATH - 1, (uint8_t *)WORKSPACE_PATH};
     struct agent *agent = x->agent;
     x->cwd = text_copy(request->cwd.len > 0 ? &request->cwd : &workspace);
     x->max_output = x->keep = request->max_output > 0 ? request->max_output : EXEC_OUTPUT_DEFAULT;
+    if (x->io.on_output != NULL && request->max_output == 0)
+        x->max_output = UINT64_MAX;
     cleanup_strv struct strv argv = {0}, env = {0};
     if (x->cwd == NULL || exec_argv(request, &argv) < 0 || exec_env(&agent->env, request, &env) < 0)
         return -ENOMEM;
@@ -321,11 +521,7 @@ static int prepare(struct exec *x, const Sandbox__Guest__Exec *request)
     int r = x->shown_name != NULL ? slot_take(agent->groups, &x->slot) : -ENOMEM;
     if (r < 0)
         return r;
-    uint32_t ms = request->timeout_ms;
-    if (ms == 0 || ms > EXEC_TIMEOUT_MAX_MS)
-        ms = EXEC_TIMEOUT_MAX_MS;
-    x->deadline_ns = mono_ns() + ms * NS_PER_MS;
-    r = timer_set(agent->loop, &x->timer, x->deadline_ns);
+    r = set_deadline(x, request->timeout_ms);
     int child_ends[4] = {-1, -1, -1, -1};
     if (r == 0)
         r = open_pipes(x, request, child_ends);
@@ -338,8 +534,8 @@ static int prepare(struct exec *x, const Sandbox__Guest__Exec *request)
     return r;
 }
 
-guest_status exec_start(struct agent *agent, const Sandbox__Guest__Exec *request, exec_done_fn *done, void *arg,
-                        struct exec **ret_exec, struct err *e)
+guest_status exec_start(struct agent *agent, const Sandbox__Guest__Exec *request, const struct exec_io *io, exec_done_fn *done,
+                        void *arg, struct exec **ret_exec, struct err *e)
 {
     struct exec *x = calloc(1, sizeof *x);
     if (x == NULL) {
@@ -351,13 +547,17 @@ guest_status exec_start(struct agent *agent, const Sandbox__Guest__Exec *request
                        .arg = arg,
                        .reaped = true,
                        .report = -1,
+                       .master = -1,
                        .out = OUTPUT_INIT,
                        .err = OUTPUT_INIT,
                        .in = INPUT_INIT,
                        .child = {.on_exit = on_exit_of_main, .arg = x}};
+    if (io != NULL)
+        x->io = *io;
     timer_init(&x->timer, on_timer, x);
     TAILQ_INSERT_TAIL(&agent->execs, x, link);
     int r = prepare(x, request);
+    x->io.terminal = NULL;  // it was the request's
     if (r == 0) {
         *ret_exec = x;
         return STATUS(OK);

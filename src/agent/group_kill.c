@@ -44,7 +44,7 @@ bool group_empty(int dir, const char *path, enum kill_way way)
 }
 
 // Signals every process listed in cgroup.procs.  (0 stands for one outside this pid namespace, 1 is the agent.)
-static void kill_listed(int dir, const char *path)
+void group_signal(int dir, const char *path, int number)
 {
     cleanup_fd int fd = open_procs(dir, path);
     char text[4096];
@@ -57,7 +57,7 @@ static void kill_listed(int dir, const char *path)
                 continue;
             }
             if (pid > 1 && pid != getpid()) {
-                kill((pid_t)pid, SIGKILL);
+                kill((pid_t)pid, number);
                 killed++;
             }
             pid = 0;
@@ -87,7 +87,7 @@ static void freeze_and_kill(int dir, const char *path, bool v2, struct kill_stat
     }
     if (!(v2 ? v2_frozen(dir, path) : v1_frozen(dir, path)) && ++state->waited < FREEZE_STEPS_MAX)
         return;
-    kill_listed(dir, path);
+    group_signal(dir, path, SIGKILL);
     group_write(dir, control.text, v2 ? "0" : "THAWED");
     state->freezing = false;
 }
@@ -115,6 +115,6 @@ bool group_kill_step(int dir, const char *path, enum kill_way way, struct kill_s
     else if (way == KILL_V1_FREEZER)
         freeze_and_kill(dir, path, false, state);
     else if (way == KILL_PROCS)
-        kill_listed(dir, path);
+        group_signal(dir, path, SIGKILL);
     return !state->freezing && group_empty(dir, path, way);
 }

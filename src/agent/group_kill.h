@@ -23,4 +23,7 @@ bool group_empty(int dir, const char *path, enum kill_way way);
 // One step; true when no process is left.  Repeat a few milliseconds later otherwise.
 bool group_kill_step(int dir, const char *path, enum kill_way way, struct kill_state *state);
 
+// Sends a signal to every process of the group that is listed now.
+void group_signal(int dir, const char *path, int number);
+
 #endif

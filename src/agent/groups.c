@@ -279,6 +279,16 @@ bool slot_kill(struct slot *slot, pid_t pgid)
     return group_kill_step(h->fd, dir.text, way, &slot->kill);
 }
 
+void slot_signal(const struct slot *slot, pid_t pgid, int number)
+{
+    enum kill_way way;
+    const struct hierarchy *h = tracker(slot->groups, &way);
+    if (h != NULL)
+        group_signal(h->fd, slot_file(slot, h, "").text, number);
+    else if (pgid > 0)
+        kill(-pgid, number);
+}
+
 uint64_t slot_oom_kills(const struct slot *slot)
 {
     const struct hierarchy *h = find(slot->groups, counts_oom);

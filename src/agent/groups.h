@@ -46,6 +46,9 @@ int slot_join(const struct slot *slot, bool cloned_into_v2);
 // call does a bounded amount of work.  Without any group it kills process group `pgid` (when > 0) and returns true.
 bool slot_kill(struct slot *slot, pid_t pgid);
 
+// Sends a signal to every process of the slot; without any group to process group `pgid`.
+void slot_signal(const struct slot *slot, pid_t pgid, int number);
+
 // How many processes of this slot have been killed for memory, ever; compare before and after.
 uint64_t slot_oom_kills(const struct slot *slot);
 

@@ -1,8 +1,11 @@
 #include "agent/lines.h"
 
 #include "agent/answer.h"
+#include "agent/control.h"
 #include "agent/exec.h"
+#include "agent/exec_stream.h"
 #include "agent/files.h"
+#include "agent/processes.h"
 #include "agent/removal.h"
 #include "agent/request_check.h"
 #include "base/cleanup.h"
@@ -15,13 +18,19 @@
 #include <errno.h>
 #include <stdlib.h>
 
+enum { LINE_QUEUE_MAX = 4 * STREAM_PAYLOAD_MAX };
+
 struct line {
     struct lines *owner;
     struct line *next;
+    uint64_t id;
     struct stream *stream;
     struct timer timer;  // for the request, then for the answer to be taken
     bool refused;
-    bool asked;  // the request has been received
+    bool asked;      // the request has been received
+    bool streaming;  // and was a stream's
+    const struct line_user *user;
+    void *user_arg;
     struct exec *exec;
     struct removal *removal;
 };
@@ -46,20 +55,36 @@ static void line_close(struct line *l)
         exec_cancel(take_ptr(&l->exec));
     if (l->removal != NULL)
         removal_cancel(take_ptr(&l->removal));
+    const struct line_user *user = take_ptr(&l->user);
+    if (user != NULL)
+        user->on_gone(l->user_arg);
     stream_free(l->stream);
+    if (l->streaming || !l->asked)
+        control_stream_ended(all->agent, l->id);
     free(l);
 }
 
-// Sends the answer and closes the line when it has been taken.
-static void reply(struct line *l, const guest_result *result)
+// Closes the line when what is queued has been taken.
+static void finish(struct line *l)
 {
     struct loop *loop = l->owner->agent->loop;
-    if (stream_send(l->stream, result) < 0 || stream_queued(l->stream) == 0) {
+    if (stream_queued(l->stream) == 0) {
         line_close(l);
         return;
     }
     stream_finish(l->stream);
-    timer_set(loop, &l->timer, mono_ns() + ANSWER_WAIT_S * NS_PER_S);
+    if (!l->streaming)
+        timer_set(loop, &l->timer, mono_ns() + ANSWER_WAIT_S * NS_PER_S);
+}
+
+static void reply(struct line *l, const guest_result *result)
+{
+    if (l->streaming)
+        line_end(l, result);
+    else if (stream_send(l->stream, result) < 0)
+        line_close(l);
+    else
+        finish(l);
 }
 
 static void reply_answer(struct line *l, struct answer *a)
@@ -99,14 +124,36 @@ static void on_removal_done(void *arg, struct answer *a)
     reply_answer(l, a);
 }
 
+static void serve_stream(struct line *l, const Sandbox__Agent__Request *request)
+{
+    struct agent *agent = l->owner->agent;
+    switch (request->op_case) {
+    case SANDBOX__AGENT__REQUEST__OP_EXEC_STREAM:
+        exec_stream_start(agent, l, request->exec_stream);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_SPAWN:
+        process_spawn(agent->processes, l, request->spawn);
+        break;
+    case SANDBOX__AGENT__REQUEST__OP_ATTACH:
+        process_attach(agent->processes, l, request->attach);
+        break;
+    default:
+        job_stream_start(agent, l, request);
+    }
+}
+
 static void serve(struct line *l, const Sandbox__Agent__Request *request)
 {
     struct agent *agent = l->owner->agent;
+    if (l->streaming) {
+        serve_stream(l, request);
+        return;
+    }
     cleanup_answer struct answer a;
     answer_init(&a);
     if (request->op_case == SANDBOX__AGENT__REQUEST__OP_EXEC) {
         struct err e;
-        guest_status status = exec_start(agent, request->exec, on_exec_done, l, &l->exec, &e);
+        guest_status status = exec_start(agent, request->exec, NULL, on_exec_done, l, &l->exec, &e);
         if (status != STATUS(OK))
             refuse(l, status, &e);
         return;
@@ -115,6 +162,10 @@ static void serve(struct line *l, const Sandbox__Agent__Request *request)
         l->removal = removal_start(agent, request->remove, request->allow_outside, on_removal_done, l, &a);
         if (l->removal != NULL)
             return;
+    } else if (request->op_case == SANDBOX__AGENT__REQUEST__OP_LIST_PROCESSES) {
+        processes_list(agent->processes, &a);
+    } else if (request->op_case == SANDBOX__AGENT__REQUEST__OP_SIGNAL_PROCESS) {
+        process_signal(agent->processes, request->signal_process, &a);
     } else {
         files_run(request, &a);
     }
@@ -140,16 +191,12 @@ static guest_status judge(const struct line *l, const Sandbox__Agent__Request *r
     return status;
 }
 
-static void on_frame(void *arg, const uint8_t *body, size_t len)
+static void on_request(struct line *l, const uint8_t *body, size_t len)
 {
-    struct line *l = arg;
-    if (l->asked) {  // one request a line: a second one is the host's mistake
-        line_close(l);
-        return;
-    }
-    l->asked = true;
     timer_cancel(l->owner->agent->loop, &l->timer);
     Sandbox__Agent__Request *request = (void *)pb_unpack(&sandbox__agent__request__descriptor, body, len);
+    l->streaming = request != NULL && request->op_case >= SANDBOX__AGENT__REQUEST__OP_EXEC_STREAM;
+    l->asked = true;
     struct err e;
     guest_status status = judge(l, request, &e);
     if (status == STATUS(OK))
@@ -157,6 +204,36 @@ static void on_frame(void *arg, const uint8_t *body, size_t len)
     else
         refuse(l, status, &e);
     pb_free(request);
+}
+
+static void on_frame(void *arg, const uint8_t *body, size_t len)
+{
+    struct line *l = arg;
+    struct stream_frame frame;
+    if (!l->asked)
+        on_request(l, body, len);
+    else if (!l->streaming || stream_frame_parse(body, len, STREAM_TO_AGENT, &frame) < 0)
+        line_close(l);  // one request a line: a second one is the host's mistake
+    else if (l->user != NULL)
+        l->user->on_frame(l->user_arg, &frame);
+}
+
+static void on_drained(void *arg)
+{
+    struct line *l = arg;
+    if (l->user != NULL)
+        l->user->on_room(l->user_arg);
+    else if (l->streaming)
+        line_close(l);
+}
+
+static void on_half_close(void *arg)
+{
+    struct line *l = arg;
+    if (!l->streaming)
+        line_close(l);
+    else if (l->user != NULL)
+        l->user->on_input_end(l->user_arg);
 }
 
 static void on_end(void *arg, int reason)
@@ -169,8 +246,64 @@ static void on_timer(void *arg)
     line_close(arg);
 }
 
-static const struct stream_handler handler = {.on_frame = on_frame, .on_end = on_end};
-static const struct stream_limits limits = {.frame_max = AGENT_REQUEST_MAX, .queue_max = FRAME_HEAD + AGENT_RESULT_MAX};
+static const struct stream_handler handler = {
+    .on_frame = on_frame, .on_end = on_end, .on_drained = on_drained, .on_half_close = on_half_close};
+static const struct stream_limits limits = {.frame_max = AGENT_REQUEST_MAX, .queue_max = LINE_QUEUE_MAX};
+
+_Static_assert((int)AGENT_REQUEST_MAX >= (int)STREAM_FRAME_MAX, "a frame of a stream fits where a request does");
+
+// ---- what a stream's user does ----
+
+void line_use(struct line *l, const struct line_user *user, void *arg)
+{
+    l->user = user;
+    l->user_arg = arg;
+}
+
+bool line_room(const struct line *l)
+{
+    return stream_queued(l->stream) < STREAM_PAYLOAD_MAX;
+}
+
+int line_send(struct line *l, enum stream_frame_type type, const void *payload, size_t n)
+{
+    return stream_send_typed(l->stream, (uint8_t)type, payload, n);
+}
+
+int line_send_number(struct line *l, enum stream_frame_type type, uint64_t number)
+{
+    uint8_t payload[STREAM_SMALL_MAX];
+    return line_send(l, type, payload, stream_frame_put_number(type, number, payload));
+}
+
+void line_end(struct line *l, const guest_result *result)
+{
+    static uint8_t packed[AGENT_RESULT_MAX];
+    l->user = NULL;
+    size_t n = sandbox__guest__result__get_packed_size(result);
+    if (n > sizeof packed) {  // made too long: an end without a word is no exit code either
+        line_close(l);
+        return;
+    }
+    sandbox__guest__result__pack(result, packed);
+    if (line_send(l, result->status == STATUS(OK) ? FRAME_EXIT : FRAME_ERROR, packed, n) < 0)
+        line_close(l);
+    else
+        finish(l);
+}
+
+void line_end_refused(struct line *l, guest_status status, const struct err *e)
+{
+    l->user = NULL;
+    refuse(l, status, e);
+}
+
+void line_break(struct line *l)
+{
+    line_close(l);
+}
+
+// ---- all of them ----
 
 int lines_new(struct agent *agent, struct lines **ret_lines)
 {
@@ -192,16 +325,17 @@ struct lines *lines_free(struct lines *lines)
     return NULL;
 }
 
-void lines_open(struct lines *lines, int fd)
+// False: it cannot be served at all.
+static bool open_line(struct lines *lines, int fd, uint64_t id)
 {
     cleanup_fd int owned = fd;
     bool refused = lines->served >= AGENT_STREAMS_MAX;
     if (refused && lines->refused >= REFUSED_MAX)
-        return;
+        return false;
     struct line *l = calloc(1, sizeof *l);
     if (l == NULL)
-        return;
-    *l = (struct line){.owner = lines, .refused = refused};
+        return false;
+    *l = (struct line){.owner = lines, .id = id, .refused = refused};
     timer_init(&l->timer, on_timer, l);
     struct loop *loop = lines->agent->loop;
     if (stream_new(loop, fd, &limits, &handler, l, &l->stream) < 0 ||
@@ -211,10 +345,17 @@ void lines_open(struct lines *lines, int fd)
             stream_free(l->stream);
         }
         free(l);
-        return;
+        return false;
     }
     take_fd(&owned);
     l->next = lines->list;
     lines->list = l;
     *(refused ? &lines->refused : &lines->served) += 1;
+    return true;
+}
+
+void lines_open(struct lines *lines, int fd, uint64_t id)
+{
+    if (!open_line(lines, fd, id))
+        control_stream_ended(lines->agent, id);
 }

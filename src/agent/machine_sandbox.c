@@ -18,6 +18,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#define CLONE_INTO_CGROUP_ 0x200000000ULL
+
 enum {
     FIRST_ID = 0x10000,  // ids of the sandbox, none of which the machine itself has
     IDS = 65536,
@@ -48,35 +50,42 @@ static int make_groups(struct start *s)
     return r < 0 ? failed(s, r, why) : cgroup_group_new(tree, "sandbox", &s->group);
 }
 
-static pid_t clone_child(int line, int *ret_pidfd)
+static pid_t clone_child(int line, const struct cgroup_entry *groups, int *ret_pidfd)
 {
     int pidfd = -1;
     struct clone_args args = {
-        .flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD,
+        .flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD |
+                 CLONE_INTO_CGROUP_,
+        .cgroup = (uint64_t)groups->into,
         .pidfd = (uint64_t)(uintptr_t)&pidfd,
         .exit_signal = SIGCHLD,
     };
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
-        enter_main(line, &guest_filter);
+        enter_main(line, groups, &guest_filter);
     if (pid < 0)
         return -errno;
     *ret_pidfd = pidfd;
     return pid;
 }
 
-// The child joins its groups, and makes its control group namespace there.
-static int let_enter(struct start *s)
+// Clones it into its group, where it makes its control group namespace, and says so.
+static int start_child(struct start *s, int line, int *ret_pidfd)
+{
+    struct cgroup_entry groups = CGROUP_ENTRY_INIT;
+    int r = cgroup_entry_open(s->group, &groups);
+    if (r == 0 && (s->pid = clone_child(line, &groups, ret_pidfd)) < 0)
+        r = s->pid;
+    cgroup_entry_close(&groups);
+    return r;
+}
+
+static int hear_entered(const struct start *s)
 {
     struct timeval patience = {.tv_sec = ENTER_WAIT_S};
     setsockopt(s->line, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    int r = cgroup_group_enter(s->group, s->pid);
     char byte;
-    if (r == 0 && send(s->line, "g", 1, MSG_NOSIGNAL) != 1)
-        r = -errno;
-    if (r == 0 && recv(s->line, &byte, 1, 0) != 1)
-        r = -EPIPE;
-    return r;
+    return recv(s->line, &byte, 1, 0) == 1 ? 0 : -EPIPE;
 }
 
 static int map_ids(pid_t pid, int *ret_userns)
@@ -146,9 +155,9 @@ static int await(struct start *s)
 
 static int build(struct start *s)
 {
-    int r = let_enter(s);
+    int r = hear_entered(s);
     if (r < 0)
-        return failed(s, r, "entering the cgroups");
+        return failed(s, r, enter_step_text(ENTER_CGROUPS));
     cleanup_fd int userns = -1;
     r = map_ids(s->pid, &userns);
     if (r < 0)
@@ -181,9 +190,9 @@ int machine_start_sandbox(const struct machine_options *options, int disk, int a
     cleanup_fd int near = line[0], far = line[1];
     s.line = near;
     s.control = theirs;
-    s.pid = clone_child(far, &pidfd);
+    r = start_child(&s, far, &pidfd);
     close_fd(&far);
-    r = s.pid < 0 ? failed(&s, s.pid, "starting a process in new namespaces") : build(&s);
+    r = r < 0 ? failed(&s, r, "starting a process in new namespaces") : build(&s);
     *ret_step = s.step;
     if (r < 0)
         return r;

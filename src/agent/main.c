@@ -16,6 +16,8 @@
 #include "agent/groups.h"
 #include "agent/lines.h"
 #include "agent/machine.h"
+#include "agent/netlink_gate.h"
+#include "agent/processes.h"
 #include "agent/reap.h"
 #include "agent/self_test.h"
 #include "base/cleanup.h"
@@ -124,7 +126,11 @@ static int start_parts(struct agent *a, int control)
     if (r == 0)
         r = drains_new(a->loop, &a->drains);
     if (r == 0)
+        r = netlink_gate_new(a->loop, &a->gate);
+    if (r == 0)
         r = lines_new(a, &a->lines);
+    if (r == 0)
+        r = processes_new(a, &a->processes);
     if (r == 0)
         r = control_start(a, control);
     return r;

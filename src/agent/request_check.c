@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { MODE_MAX = 07777 };
+enum { MODE_MAX = 07777, SIGNALS_END = 65 };
 
 static guest_status refuse(guest_status status, int code, struct err *e, const char *sentence)
 {
@@ -103,6 +103,15 @@ static guest_status check_exec(const Sandbox__Guest__Exec *x, struct err *e)
     return STATUS(OK);
 }
 
+static guest_status check_command(const Sandbox__Guest__Exec *x, const Sandbox__Guest__Terminal *terminal, struct err *e)
+{
+    if (x == NULL)
+        return bad(e, "There is no command.");
+    if (terminal != NULL && (terminal->rows > UINT16_MAX || terminal->cols > UINT16_MAX))
+        return bad(e, "The terminal has more than 65535 rows or columns.");
+    return check_exec(x, e);
+}
+
 static guest_status check_mode(uint32_t mode, struct err *e)
 {
     return mode <= MODE_MAX ? STATUS(OK) : bad(e, "The mode has bits other than permission bits (octal 7777).");
@@ -143,6 +152,31 @@ guest_status request_check(const Sandbox__Agent__Request *request, struct err *e
     switch (request->op_case) {
     case SANDBOX__AGENT__REQUEST__OP_EXEC:
         return check_exec(request->exec, e);
+    case SANDBOX__AGENT__REQUEST__OP_EXEC_STREAM:
+        return check_command(request->exec_stream->exec, request->exec_stream->terminal, e);
+    case SANDBOX__AGENT__REQUEST__OP_SPAWN:
+        if (request->spawn->ring_bytes > PROCESS_RING_MAX)
+            return bad(e, "The ring is larger than the 256 KiB that are kept at most.");
+        return check_command(request->spawn->exec, request->spawn->terminal, e);
+    case SANDBOX__AGENT__REQUEST__OP_TAR_IN:
+        return check_path(&request->tar_in->path, "path", e);
+    case SANDBOX__AGENT__REQUEST__OP_TAR_OUT:
+        return check_path(&request->tar_out->path, "path", e);
+    case SANDBOX__AGENT__REQUEST__OP_READ_STREAM:
+        if (request->read_stream->offset > INT64_MAX)
+            return bad(e, "The offset is larger than any file can be.");
+        return check_path(&request->read_stream->path, "path", e);
+    case SANDBOX__AGENT__REQUEST__OP_WRITE_STREAM: {
+        guest_status status = check_path(&request->write_stream->path, "path", e);
+        return status == STATUS(OK) ? check_mode(request->write_stream->mode, e) : status;
+    }
+    case SANDBOX__AGENT__REQUEST__OP_ATTACH:
+    case SANDBOX__AGENT__REQUEST__OP_LIST_PROCESSES:
+        return STATUS(OK);
+    case SANDBOX__AGENT__REQUEST__OP_SIGNAL_PROCESS:
+        return request->signal_process->signal > 0 && request->signal_process->signal < SIGNALS_END
+                   ? STATUS(OK)
+                   : bad(e, "There is no such signal; they go from 1 to 64.");
     case SANDBOX__AGENT__REQUEST__OP_READ_FILE:
         return check_read(request->read_file, e);
     case SANDBOX__AGENT__REQUEST__OP_WRITE_FILE:

@@ -28,9 +28,9 @@ int scope_open(bool everything, struct scope *ret_scope)
         *ret_scope = (struct scope){.root = take_fd(&top), .path = "", .confined = false};
         return 0;
     }
-    int fd = openat(top, WORKSPACE_PATH + 1, DIR_FLAGS | O_NOFOLLOW);
+    int fd = openat(top, &WORKSPACE_PATH[1], DIR_FLAGS | O_NOFOLLOW);
     struct stat st;
-    if (fd < 0 && errno == ENOTDIR && fstatat(top, WORKSPACE_PATH + 1, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+    if (fd < 0 && errno == ENOTDIR && fstatat(top, &WORKSPACE_PATH[1], &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
         return -ELOOP;
     if (fd < 0)
         return -errno;

@@ -3,6 +3,7 @@
 #include "agent/child_filter.h"
 #include "agent/groups.h"
 #include "base/cleanup.h"
+#include "sys/fdpass.h"
 #include "wire/limits.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -88,6 +90,18 @@ static int search_and_exec(const struct spawn *s)
     }
 }
 
+// Installs the filter, and hands over what answers it.
+static int filter(const struct spawn *s)
+{
+    cleanup_fd int listener = -1;
+    int r = child_filter_install(&listener);
+    if (r < 0)
+        return r;
+    static const struct spawn_failure none = {.step = SPAWN_NONE};
+    ssize_t n = fdpass_send(s->report, &none, sizeof none, &listener, 1);
+    return n < 0 ? (int)n : 0;
+}
+
 static _Noreturn void child(const struct spawn *s, bool cloned_into_v2)
 {
     setsid();
@@ -100,13 +114,20 @@ static _Noreturn void child(const struct spawn *s, bool cloned_into_v2)
         if (dup2(s->fds[i], i) < 0)
             fail(s, SPAWN_FORK, -errno);
     syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+    if (s->terminal && ioctl(0, TIOCSCTTY, 0) < 0)
+        fail(s, SPAWN_FORK, -errno);
     if (chdir(s->cwd) < 0)
         fail(s, SPAWN_CWD, -errno);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         fail(s, SPAWN_FILTER, -errno);
-    r = s->filter ? child_filter_install() : 0;
+    r = s->filter ? filter(s) : 0;
     if (r < 0)
         fail(s, SPAWN_FILTER, r);
+    if (s->run != NULL) {
+        syscall(SYS_close_range, 3U, ~0U, 0U);
+        s->run(s->run_arg);
+        _exit(1);
+    }
     fail(s, SPAWN_EXEC, search_and_exec(s));
 }
 

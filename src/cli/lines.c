@@ -53,16 +53,31 @@ void line_destroyed(uint32_t sandbox_id, double held_ms)
         json_pack("{s:s, s:I, s:f}", "event", "destroyed", "sandbox_id", (json_int_t)sandbox_id, "held_ms", rounded(held_ms)));
 }
 
-void put_output(const sandbox_exec_result_t *r)
+static bool line_is_open;
+
+int put_stdout(void *arg, const uint8_t *data, size_t len)
 {
-    if (fwrite(r->out, 1, r->out_len, stdout) != r->out_len)
+    (void)arg;
+    if (fwrite(data, 1, len, stdout) != len || fflush(stdout) != 0)
         failed = true;
-    if (r->out_len > 0 && r->out[r->out_len - 1] != '\n' && putchar('\n') == EOF)
+    line_is_open = len > 0 ? data[len - 1] != '\n' : line_is_open;
+    return failed;
+}
+
+// Nobody may be listening to stderr, and that is no failure.
+int put_stderr(void *arg, const uint8_t *data, size_t len)
+{
+    (void)arg;
+    fwrite(data, 1, len, stderr);
+    fflush(stderr);
+    return 0;
+}
+
+void end_output(void)
+{
+    if (line_is_open && (putchar('\n') == EOF || fflush(stdout) != 0))
         failed = true;
-    if (fflush(stdout) != 0)
-        failed = true;
-    // Nobody may be listening to stderr, and that is no failure.
-    fwrite(r->err, 1, r->err_len, stderr);
+    line_is_open = false;
 }
 
 bool output_intact(void)

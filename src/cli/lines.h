@@ -12,8 +12,11 @@ void line_exec(unsigned index, int exit_code, const sandbox_exec_result_t *resul
 // {"event":"destroyed",...}.
 void line_destroyed(uint32_t sandbox_id, double held_ms);
 
-// The script's own output: stdout, closed with a newline if it has none, then stderr.
-void put_output(const sandbox_exec_result_t *result);
+// The script's own output as it comes (callbacks of sandbox_output_t): put_stdout is not 0 when it could not be written.
+int put_stdout(void *arg, const uint8_t *data, size_t len);
+int put_stderr(void *arg, const uint8_t *data, size_t len);
+// The end of a script's stdout: closed with a newline if it has none.
+void end_output(void);
 
 // Whether everything so far could be written.
 bool output_intact(void);

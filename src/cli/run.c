@@ -4,6 +4,7 @@
 // whatever way this program ends, nothing is left behind.
 #include "cli.h"
 #include "lines.h"
+#include "live.h"
 #include "run_options.h"
 #include "watch.h"
 
@@ -30,6 +31,7 @@ static const char help[] =
     "\n"
     "  --template NAME        what to start from: a template or an alias (sandbox-cli template list)\n"
     "  --exec SCRIPT          run this; up to 16 times\n"
+    "  --tty                  give each script a terminal that stands for this one: keys, size and all\n"
     "  --stdin                give this command's standard input (at most 64 KiB) to the first script\n"
     "  --timeout MS           kill a script, and all it started, after this long (default and most: one hour)\n"
     "  --env NAME=VALUE       a variable for the scripts; may be given again\n"
@@ -45,12 +47,13 @@ static const char help[] =
     "  --help                 this text\n"
     "\n"
     "In the exec line, exit_code is what the script adds to this program's exit code: its own, 128 + N when signal N ended\n"
-    "it (term_signal is N then), 124 when --timeout did.  At most 32 KiB of stdout and 16 KiB of stderr are printed for each\n"
-    "script; stdout_bytes and stderr_bytes say how much there was, and output_truncated if something is missing.\n"
+    "it (term_signal is N then), 124 when --timeout did.  Output is printed as the script writes it, all of it;\n"
+    "stdout_bytes and stderr_bytes say how much there was.\n"
     "\n"
     "Examples:\n"
     "  sandbox-cli run --template debian --exec 'python3 -c \"print(6 * 7)\"'\n"
     "  sandbox-cli run --template debian --no-egress --timeout 5000 --stdin --exec 'cat > job.sh; sh job.sh' < job.sh\n"
+    "  sandbox-cli run --template debian --tty --exec bash\n"
     "\n"
     "Exit codes: with --exec the first exit_code that is not 0; else 0.  1 when the sandbox could not be made or a call\n"
     "failed, 2 usage, 130 or 143 when SIGINT or SIGTERM came during --exec.\n";
@@ -101,13 +104,12 @@ static int exec_one(const struct command *command, sandbox_handle_t *sandbox, co
         spec.stdin_len = in->len;
     }
     sandbox_exec_result_t result = {0};
-    if (sandbox_exec(sandbox, &spec, &result) != SANDBOX_OK) {
+    if (live_exec(sandbox, &spec, o->terminal, &result) != SANDBOX_OK) {
         char what[64];
         snprintf(what, sizeof what, "script %u", index);
         return watch_signal() != 0 ? CLI_FAILED : api_error(command, what);
     }
     int status = status_of(&result);
-    put_output(&result);
     line_exec(index, status, &result);
     sandbox_exec_result_free(&result);
     return status;
@@ -176,6 +178,8 @@ static int run(const struct command *command, int argc, char **argv)
         return r == CLI_USAGE ? CLI_USAGE : CLI_OK;
     // A reader that went away shows as a failed write, after which the sandbox is destroyed.
     signal(SIGPIPE, SIG_IGN);
+    if (o.terminal)
+        live_prepare();
     if (watch_start() < 0 || (o.pass_stdin && read_stdin(command, &in) != CLI_OK))
         return CLI_FAILED;
     int status = create_and_use(command, &o, &in);

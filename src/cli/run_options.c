@@ -19,6 +19,7 @@ static const struct option options[] = {{"template", required_argument, NULL, 't
                                         {"disk", required_argument, NULL, 'd'},
                                         {"timeout", required_argument, NULL, 'o'},
                                         {"stdin", no_argument, NULL, 'p'},
+                                        {"tty", no_argument, NULL, 'y'},
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
@@ -97,6 +98,9 @@ static bool take(const struct command *command, int option, struct run_options *
         return parse_number(command, "--disk", optarg, 1, UINT32_MAX, &spec->disk_mib);
     case 'o':
         return take_u32(command, "--timeout", 1, &o->timeout_ms);
+    case 'y':
+        o->terminal = true;
+        return true;
     default:
         o->pass_stdin = true;
         return true;
@@ -111,8 +115,13 @@ static int check(const struct command *command, const struct run_options *o)
         return usage_error(command, "--session-key is empty: leave it out for a sandbox that keeps nothing");
     if (o->n_egress > 0 && o->spec.egress_deny_all)
         return usage_error(command, "--egress and --no-egress contradict each other");
-    if (o->n_exec == 0 && (o->pass_stdin || o->timeout_ms > 0))
-        return usage_error(command, "%s is for --exec, and there is none", o->pass_stdin ? "--stdin" : "--timeout");
+    if (o->n_exec == 0 && (o->pass_stdin || o->terminal || o->timeout_ms > 0))
+        return usage_error(command, "%s is for --exec, and there is none",
+                           o->pass_stdin ? "--stdin"
+                           : o->terminal ? "--tty"
+                                         : "--timeout");
+    if (o->pass_stdin && o->terminal)
+        return usage_error(command, "--stdin and --tty contradict each other: the terminal is the standard input");
     return CLI_OK;
 }
 

@@ -17,7 +17,7 @@ struct run_options {
     unsigned n_env, n_egress, n_exec;
     const char *exec[RUN_EXEC_MAX];
     uint32_t timeout_ms;
-    bool pass_stdin;
+    bool pass_stdin, terminal;
 };
 
 // CLI_OK: go on.  CLI_USAGE: complained.  -1: --help was answered.  `o` must stay where it is.

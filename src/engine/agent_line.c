@@ -44,6 +44,11 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         line->pinging = false;
         line->handler->on_pong(line->arg);
         return;
+    case SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED:
+        if (report->stream_ended->id == 0 || report->stream_ended->id > line->last_stream)
+            break;
+        line->handler->on_stream_ended(line->arg, report->stream_ended->id);
+        return;
     default:
         break;
     }
@@ -121,14 +126,17 @@ static int send_small(struct agent_line *line, const Sandbox__Agent__Command *co
     return sent < 0 ? (int)sent : 0;
 }
 
-int agent_line_open_stream(struct agent_line *line, int fd)
+int agent_line_open_stream(struct agent_line *line, int fd, uint64_t *ret_id)
 {
     Sandbox__Agent__OpenStream open_stream = SANDBOX__AGENT__OPEN_STREAM__INIT;
     open_stream.id = ++line->last_stream;
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
     command.open_stream = &open_stream;
-    return send_small(line, &command, &fd);
+    int r = send_small(line, &command, &fd);
+    if (r == 0 && ret_id != NULL)
+        *ret_id = open_stream.id;
+    return r;
 }
 
 int agent_line_ping(struct agent_line *line)

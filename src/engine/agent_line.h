@@ -19,6 +19,8 @@ struct agent_line_handler {
     void (*on_configured)(void *arg, uint32_t error_number, const char *message);
     // The answer to the last ping.
     void (*on_pong)(void *arg);
+    // The agent has closed the operation line that agent_line_open_stream gave this id; the id may mean nothing any more.
+    void (*on_stream_ended)(void *arg, uint64_t id);
     // The line is over: 0 at its end, -EPROTO for a bad report, or another negative errno.  Nothing is called after it.
     void (*on_end)(void *arg, int reason);
 };
@@ -31,8 +33,9 @@ struct agent_line *agent_line_free(struct agent_line *line);
 
 // Sends a packed agent.Command with a configure.  0, or a negative errno.
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
-// Hands the agent one end of an operation line, which stays the caller's here.
-int agent_line_open_stream(struct agent_line *line, int fd);
+// Hands the agent one end of an operation line, which stays the caller's here.  *ret_id, never 0, names it in on_stream_ended;
+// NULL: whose end the caller sees by itself.
+int agent_line_open_stream(struct agent_line *line, int fd, uint64_t *ret_id);
 // The sandbox is about to be frozen; it has been thawed, after `lost_us`.
 int agent_line_suspend(struct agent_line *line);
 int agent_line_resume(struct agent_line *line, uint64_t lost_us);

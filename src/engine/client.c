@@ -13,7 +13,9 @@
 #include "wire/pb.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 // An id-0 frame that waits for its turn, as it came: parsed it could be many times larger.
 struct queued {
@@ -95,6 +97,36 @@ void request_reply(struct request *r, Sandbox__ServerMessage *message)
     message->request_id = r->id;
     if (r->client != NULL)
         send_message(r->client, message);
+    finish(r);
+}
+
+// The kernel counts the bytes that the peer has not read.  (Its count of a socket that sent nothing is 0.)
+static bool all_read(const struct client *c)
+{
+    int unread = 0;
+    return ioctl(stream_fd(c->stream), SIOCOUTQ, &unread) == 0 && unread == 0 && stream_queued(c->stream) == 0;
+}
+
+bool request_may_have_fd(struct request *r)
+{
+    struct client *c = r->client;
+    if (c->fds_unread > 0 && all_read(c))
+        c->fds_unread = 0;
+    return c->fds_unread < CLIENT_FDS_UNREAD_MAX;
+}
+
+void request_reply_fd(struct request *r, Sandbox__ServerMessage *message, int fd)
+{
+    struct client *c = r->client;
+    message->request_id = r->id;
+    if (c == NULL || c->refused || c->dropped) {
+        close(fd);
+    } else if (stream_send_fd(c->stream, message, fd) < 0) {
+        close(fd);
+        drop(c);
+    } else {
+        c->fds_unread++;
+    }
     finish(r);
 }
 

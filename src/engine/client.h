@@ -9,6 +9,7 @@
 // request: one at most, because nothing may come in between.
 //
 // Ceilings: PENDING_MAX requests and QUEUED_BYTES_MAX of waiting frames; beyond, nothing more is read (back-pressure).
+// FDS_UNREAD_MAX descriptors in a socket that is not read: they are open files of the engine's.
 // SEND_QUEUE_MAX bytes of answers; a client that reads slower than that is dropped.
 // The end: everything it owns is reclaimed, its operations are cancelled, answers still due go nowhere.
 #ifndef ENGINE_CLIENT_H
@@ -24,6 +25,7 @@ enum {
     CLIENT_PENDING_MAX = 256,
     CLIENT_QUEUED_BYTES_MAX = 256 * 1024,
     CLIENT_SEND_QUEUE_MAX = 256 * 1024,
+    CLIENT_FDS_UNREAD_MAX = 16,
     CLIENT_LINGER_MS = 2000,  // a refused client has this long to read why
 };
 
@@ -52,7 +54,8 @@ struct client {
     struct create_list creates;  // not answered yet
     struct sandbox_list owned;
     unsigned owned_count;  // with those of creates that have one
-    unsigned guest_ops;
+    unsigned guest_ops;    // with its streams
+    unsigned fds_unread;   // descriptors it was sent since it last had read everything
 };
 
 // Takes over `fd`.  0 or a negative errno (then closed).

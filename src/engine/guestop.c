@@ -84,6 +84,9 @@ static void on_deadline(void *arg)
 _Static_assert((int)SANDBOX__AGENT__REQUEST__OP_EXEC == (int)SANDBOX__GUEST_REQUEST__OP_EXEC, "one set of numbers");
 _Static_assert((int)SANDBOX__AGENT__REQUEST__OP_REMOVE == (int)SANDBOX__GUEST_REQUEST__OP_REMOVE, "one set of numbers");
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_REMOVE - (int)SANDBOX__GUEST_REQUEST__OP_EXEC == METRIC_REMOVE, "in order");
+_Static_assert((int)SANDBOX__AGENT__REQUEST__OP_SIGNAL_PROCESS == (int)SANDBOX__GUEST_REQUEST__OP_SIGNAL_PROCESS, "likewise");
+_Static_assert((int)SANDBOX__GUEST_REQUEST__OP_SIGNAL_PROCESS - (int)SANDBOX__GUEST_REQUEST__OP_EXEC == METRIC_SIGNAL_PROCESS,
+               "in order");
 
 static int send_request(struct guestop *op, const Sandbox__GuestRequest *message)
 {
@@ -103,7 +106,7 @@ static int open_line(struct guestop *op)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     cleanup_fd int ours = pair[0], theirs = pair[1];
-    int r = agent_line_open_stream(op->sandbox->line, theirs);
+    int r = agent_line_open_stream(op->sandbox->line, theirs, NULL);
     if (r == 0)
         r = stream_new(op->sandbox->engine->loop, ours, &limits, &handler, op, &op->line);
     if (r == 0)

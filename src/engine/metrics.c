@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "engine/pool.h"
 #include "engine/sandbox.h"
+#include "engine/volumes.h"
 
 #include <inttypes.h>
 
@@ -15,9 +16,15 @@ static const char *const result_names[METRIC_RESULTS] = {
 };
 
 static const char *const op_names[METRIC_GUEST_OPS] = {
-    [METRIC_EXEC] = "exec",         [METRIC_READ_FILE] = "read_file", [METRIC_WRITE_FILE] = "write_file",
-    [METRIC_LIST_DIR] = "list_dir", [METRIC_STAT] = "stat",           [METRIC_MKDIR] = "mkdir",
+    [METRIC_EXEC] = "exec",
+    [METRIC_READ_FILE] = "read_file",
+    [METRIC_WRITE_FILE] = "write_file",
+    [METRIC_LIST_DIR] = "list_dir",
+    [METRIC_STAT] = "stat",
+    [METRIC_MKDIR] = "mkdir",
     [METRIC_REMOVE] = "remove",
+    [METRIC_LIST_PROCESSES] = "list_processes",
+    [METRIC_SIGNAL_PROCESS] = "signal_process",
 };
 
 static const char *const death_names[METRIC_DEATHS] = {
@@ -52,6 +59,14 @@ static void write_creates(const struct metrics *m, struct buf *out)
     head(out, "create_seconds", "summary", "Time from a create request to its success.");
     buf_printf(out, "sandbox_engine_create_seconds_sum %.6f\nsandbox_engine_create_seconds_count %" PRIu64 "\n",
                (double)m->create_ns / (double)NS_PER_S, m->creates[0]);
+}
+
+static void write_streams(const struct metrics *m, struct buf *out)
+{
+    head(out, "streams_total", "counter", "Streams asked for, by result; ok: the client was given its descriptor.");
+    for (int i = 0; i < METRIC_RESULTS; i++)
+        if (i == 0 || m->streams[i] > 0)
+            buf_printf(out, "sandbox_engine_streams_total{result=\"%s\"} %" PRIu64 "\n", result_names[i], m->streams[i]);
 }
 
 static void write_guest_ops(const struct metrics *m, struct buf *out)
@@ -92,6 +107,23 @@ static void write_pool(const struct engine *e, struct buf *out)
                (double)m->pool_fill_ns / (double)NS_PER_S, m->pool_fills);
 }
 
+// Before the volumes are settled, all are 0.
+static void write_volumes(const struct engine *e, struct buf *out)
+{
+    struct volume_facts f = {.next_ms = INT64_MAX};
+    if (e->volumes != NULL)
+        f = volumes_facts(e->volumes);
+    single(out, "volumes", "gauge", "Session volumes that have not expired.", f.live);
+    single(out, "volumes_in_use", "gauge", "Session volumes that a sandbox has.",
+           e->volumes != NULL ? volumes_held(e->volumes) : 0);
+    single(out, "volumes_limit_bytes", "gauge", "What those that have not expired can grow to together.", f.size_mib << 20);
+    single(out, "volumes_next_expiry_seconds", "gauge", "When the first of them expires, in Unix time; 0: there is none.",
+           f.next_ms == INT64_MAX ? 0 : (uint64_t)f.next_ms / 1000);
+    single(out, "volumes_made_total", "counter", "Session volumes made.", e->metrics.volumes_made);
+    single(out, "volumes_expired_total", "counter", "Session volumes deleted because their time had passed.",
+           e->metrics.volumes_expired);
+}
+
 void metrics_write(const struct engine *e, struct buf *out)
 {
     const struct metrics *m = &e->metrics;
@@ -109,6 +141,8 @@ void metrics_write(const struct engine *e, struct buf *out)
     single(out, "template_verifications_total", "counter", "Templates whose files were hashed.", m->template_verifications);
     write_creates(m, out);
     write_pool(e, out);
+    write_volumes(e, out);
     write_guest_ops(m, out);
+    write_streams(m, out);
     write_sandboxes(e, out);
 }

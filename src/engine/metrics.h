@@ -16,6 +16,8 @@ enum metric_guest_op {
     METRIC_STAT,
     METRIC_MKDIR,
     METRIC_REMOVE,
+    METRIC_LIST_PROCESSES,
+    METRIC_SIGNAL_PROCESS,
     METRIC_GUEST_OPS,
 };
 
@@ -30,6 +32,7 @@ struct metrics {
     uint64_t creates[METRIC_RESULTS];
     uint64_t create_ns;  // of those that succeeded
     uint64_t guest_ops[METRIC_GUEST_OPS][METRIC_RESULTS];
+    uint64_t streams[METRIC_RESULTS];
     uint64_t deaths[METRIC_DEATHS];  // sandboxes that ended by themselves
     uint64_t pool_hits;
     uint64_t pool_misses;
@@ -41,6 +44,8 @@ struct metrics {
     uint64_t malformed_frames;
     uint64_t dropped_slow;  // clients that did not read their answers
     uint64_t template_verifications;
+    uint64_t volumes_made;
+    uint64_t volumes_expired;  // whose file was deleted because their time had passed
 };
 
 // Counts one result of a create or a guest operation; `code` is 0 or a sandbox_error_t.

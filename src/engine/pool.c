@@ -20,6 +20,7 @@ enum {
     REFILL_PATIENCE_MS = 25,
     REFILLS_MAX = 2,
     RETRY_MS = 1000,
+    QUICK_WINDOW_MS = 10000,
     RETRY_DOUBLINGS = 5,
     IDLE_CHECK_MS = 1000,
 };
@@ -46,10 +47,12 @@ struct shelf {
     struct warm_list filling;
     unsigned ready_count;
     unsigned filling_count;
-    unsigned asked;       // by the settings
-    uint64_t used_ns;     // last create
-    uint64_t not_before;  // after a failed start
-    unsigned failures;    // since the last start that succeeded
+    unsigned asked;        // by the settings
+    uint64_t used_ns;      // last create
+    uint64_t not_before;   // after a failed start
+    unsigned failures;     // since the last start that succeeded
+    uint64_t quick_since;  // failures that cost no wait: since when they are counted, and how many
+    unsigned quick;
 };
 
 TAILQ_HEAD(shelf_list, shelf);
@@ -193,14 +196,28 @@ void pool_give_way(struct pool *pool)
 
 // ---- filling ----
 
-static void retry_later(struct shelf *shelf)
+static bool quick_retry(struct shelf *shelf, uint64_t now)
+{
+    if (shelf->quick_since == 0 || now - shelf->quick_since > QUICK_WINDOW_MS * NS_PER_MS) {
+        shelf->quick_since = now;
+        shelf->quick = 0;
+    }
+    return shelf->quick++ < target(shelf);
+}
+
+// Each that could be warm may fail once at no cost: somebody has killed them, or the host was short of something for a moment.
+// What goes on failing has to wait, and longer each time.  How long, in ms.
+static uint64_t retry_later(struct shelf *shelf)
 {
     uint64_t now = mono_ns();
     if (now < shelf->not_before)  // one failure of several at once
-        return;
+        return (shelf->not_before - now) / NS_PER_MS;
+    if (quick_retry(shelf, now))
+        return 0;
     unsigned doublings = shelf->failures < RETRY_DOUBLINGS ? shelf->failures : RETRY_DOUBLINGS;
     shelf->not_before = now + (RETRY_MS * NS_PER_MS << doublings);
     shelf->failures++;
+    return (uint64_t)RETRY_MS << doublings;
 }
 
 static void fill(struct shelf *shelf)
@@ -287,9 +304,10 @@ void pool_started(struct warm *w, int error, const char *detail)
     struct shelf *shelf = w->shelf;
     struct pool *pool = shelf->pool;
     if (error < 0) {
-        log_warn("pool_fill_failed", log_str("template", shelf->template), log_errno(error), log_str("detail", detail));
-        retry_later(shelf);
+        log_warn("pool_fill_failed", log_str("template", shelf->template), log_errno(error), log_str("detail", detail),
+                 log_u64("retry_ms", retry_later(shelf)));
         sandbox_close(unshelve(w), "it could not be started for the pool");
+        refill_now(pool);
         return;
     }
     shelf->failures = 0;
@@ -309,7 +327,7 @@ void pool_started(struct warm *w, int error, const char *detail)
 void pool_lost(struct warm *w)
 {
     struct pool *pool = w->shelf->pool;
-    retry_later(w->shelf);
+    log_warn("pool_lost", log_str("template", w->shelf->template), log_u64("retry_ms", retry_later(w->shelf)));
     unshelve(w);
     refill_now(pool);
 }

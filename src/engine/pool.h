@@ -10,8 +10,9 @@
 //    used giving way.
 // Refilling is background work: it begins REFILL_DELAY_MS after the last create, or when that has been put off for
 // REFILL_PATIENCE_MS, at most REFILLS_MAX at once, the shape that has the fewest first, and never beyond pool_max in all or
-// what max_sandboxes leaves over; where a create needs that place, a warm one gives way.  A shape whose start fails, or whose
-// warm sandbox dies, is left alone for RETRY_MS, twice that the next time, and so on up to RETRY_DOUBLINGS times.
+// what max_sandboxes leaves over; where a create needs that place, a warm one gives way.  Where a start
+// fails or a warm sandbox dies, another is started at once, as many times within QUICK_WINDOW_MS as there are to be of the
+// shape; then the shape is left alone for RETRY_MS, twice that the next time, and so on up to RETRY_DOUBLINGS times.
 //
 // States of a warm sandbox: filling -> (driver started it) -> ready -> taken; a death, a template that changed or an idle shape
 // closes it.

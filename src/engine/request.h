@@ -24,6 +24,10 @@ struct request {
 
 // Sends `message`, with the request's id put in.
 void request_reply(struct request *r, Sandbox__ServerMessage *message);
+// The same with a descriptor attached, which is taken over.
+void request_reply_fd(struct request *r, Sandbox__ServerMessage *message, int fd);
+// Whether that may be done: not when the client leaves too many of the descriptors it has been sent unread.
+bool request_may_have_fd(struct request *r);
 // Sends an ErrorResponse.  `code` is a sandbox_error_t; returned, for counting.
 int request_fail(struct request *r, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int request_fail_err(struct request *r, const struct err *err);

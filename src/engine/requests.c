@@ -7,6 +7,7 @@
 #include "engine/power.h"
 #include "engine/sandbox.h"
 #include "engine/status.h"
+#include "engine/streams.h"
 #include "engine/volumes.h"
 #include "libsandbox.h"
 #include "wire/spec.h"
@@ -123,6 +124,11 @@ static void on_guest_input(struct request *r, const Sandbox__ClientMessage *mess
                  "stdin_rest says how much comes");
 }
 
+static void on_stream(struct request *r, const Sandbox__ClientMessage *message)
+{
+    stream_begin(r, message->stream);
+}
+
 static void on_status(struct request *r, const Sandbox__ClientMessage *message)
 {
     (void)message;
@@ -162,6 +168,7 @@ static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage 
     [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST] = on_guest,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_STATUS] = on_status,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_SESSION_RENEW] = on_session_renew,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_STREAM] = on_stream,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST_INPUT] = on_guest_input,
 };
 

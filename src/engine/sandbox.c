@@ -8,6 +8,7 @@
 #include "engine/guestop.h"
 #include "engine/pool.h"
 #include "engine/power.h"
+#include "engine/streams.h"
 #include "engine/volumes.h"
 #include "libsandbox.h"
 
@@ -84,6 +85,7 @@ struct sandbox *sandbox_new(struct engine *e, struct client *owner, struct tier 
         return NULL;
     }
     TAILQ_INIT(&sb->guestops);
+    TAILQ_INIT(&sb->streams);
     TAILQ_INIT(&sb->powers);
     timer_init(&sb->destroy_deadline, on_destroy_deadline, sb);
     TAILQ_INSERT_TAIL(&e->sandboxes, sb, all);
@@ -142,6 +144,11 @@ static void on_pong(void *arg)
     sb->unresponsive = false;
 }
 
+static void on_stream_ended(void *arg, uint64_t id)
+{
+    streams_ended(arg, id);
+}
+
 static void on_line_end(void *arg, int reason)
 {
     struct sandbox *sb = arg;
@@ -184,6 +191,7 @@ static void leave_owner(struct sandbox *sb)
 {
     if (sb->owner == NULL)
         return;
+    streams_forget(sb);
     TAILQ_REMOVE(&sb->owner->owned, sb, owned);
     sb->owner->owned_count--;
     sb->engine->owned_count--;
@@ -225,6 +233,7 @@ void sandbox_close(struct sandbox *sb, const char *why)
     log_info("sandbox_closing", log_u64("sandbox_id", sb->id), log_str("reason", why));
     sandbox_ref(sb);
     guestops_fail(sb, "the sandbox has ended");
+    streams_forget(sb);
     powers_fail(sb);
     sb->line = agent_line_free(sb->line);
     if (sb->started)
@@ -285,7 +294,7 @@ void sandbox_exited(void *sandbox, const struct driver_exit *how)
 static int take_line(struct sandbox *sb, int control)
 {
     static const struct agent_line_handler handler = {
-        .on_configured = on_configured, .on_pong = on_pong, .on_end = on_line_end};
+        .on_configured = on_configured, .on_pong = on_pong, .on_stream_ended = on_stream_ended, .on_end = on_line_end};
     cleanup_fd int fd = control;
     int r = agent_line_new(sb->engine->loop, fd, &handler, sb, &sb->line);
     if (r == 0)

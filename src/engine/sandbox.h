@@ -34,6 +34,7 @@ enum sandbox_state {
 };
 
 TAILQ_HEAD(guestop_list, guestop);
+TAILQ_HEAD(stream_op_list, stream_op);
 TAILQ_HEAD(power_list, power);
 
 struct sandbox {
@@ -65,6 +66,7 @@ struct sandbox {
     struct timer destroy_deadline;
 
     struct guestop_list guestops;
+    struct stream_op_list streams;
     struct power_list powers;  // pauses and resumes: the first is being done, the others wait
     uint64_t since_ns;         // last resume (or the start)
     uint64_t ran_ns;           // while paused: how long it had run since then

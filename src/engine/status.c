@@ -6,6 +6,7 @@
 #include "engine/pool.h"
 #include "engine/sandbox.h"
 #include "engine/template.h"
+#include "engine/volumes.h"
 
 #include <unistd.h>
 
@@ -38,6 +39,21 @@ static void write_sandboxes(const struct engine *e, struct json_out *j)
     json_close(j, '}');
 }
 
+static void write_volumes(const struct engine *e, struct json_out *j)
+{
+    const char *trouble = volumes_trouble(e->volumes);
+    struct volume_facts f = volumes_facts(e->volumes);
+    json_open(j, "volumes", '{');
+    json_str(j, "trouble", trouble);
+    json_u64(j, "count", f.live);
+    json_u64(j, "in_use", volumes_held(e->volumes));
+    json_u64(j, "limit_bytes", f.size_mib << 20);
+    json_u64(j, "made", e->metrics.volumes_made);
+    json_u64(j, "expired", e->metrics.volumes_expired);
+    json_u64(j, "next_expiry", f.next_ms == INT64_MAX ? 0 : (uint64_t)f.next_ms / 1000);
+    json_close(j, '}');
+}
+
 static void write_limits(const struct config *c, struct json_out *j)
 {
     json_open(j, "limits", '{');
@@ -55,6 +71,9 @@ static void write_limits(const struct config *c, struct json_out *j)
     json_u64(j, "start_deadline_ms", c->start_deadline_ms);
     json_u64(j, "guest_deadline_ms", c->guest_deadline_ms);
     json_u64(j, "exec_grace_ms", c->exec_grace_ms);
+    json_u64(j, "max_volumes_per_uid", c->max_volumes_per_uid);
+    json_u64(j, "volume_mib", c->volume_mib);
+    json_u64(j, "workspace_max_ttl_s", c->workspace_max_ttl_s);
     json_close(j, '}');
 }
 
@@ -74,6 +93,7 @@ void status_write(struct engine *e, struct buf *out)
     if (e->pool != NULL)
         pool_list(e->pool, &j);
     json_close(&j, ']');
+    write_volumes(e, &j);
     json_u64(&j, "connections", e->client_count - e->refused_count);
     write_limits(e->config, &j);
     json_close(&j, '}');

@@ -267,6 +267,22 @@ int volume_table_expire(struct state_db *db, int64_t now_ms, size_t room, uint8_
     return 0;
 }
 
+int volume_table_facts(struct state_db *db, struct volume_facts *ret_facts, struct err *err)
+{
+    cleanup_query sqlite3_stmt *q = NULL;
+    int r = db_query(db, "SELECT count(*), sum(size_mib), min(expires) FROM volumes WHERE state = 1", NULL, 0, &q);
+    if (r == 0)
+        r = db_step(q);
+    if (r < 0)
+        return failed(r, err);
+    *ret_facts = (struct volume_facts){.next_ms = INT64_MAX};
+    if (r == 1 && sqlite3_column_int64(q, 0) > 0)
+        *ret_facts = (struct volume_facts){.live = (uint64_t)sqlite3_column_int64(q, 0),
+                                           .size_mib = (uint64_t)sqlite3_column_int64(q, 1),
+                                           .next_ms = sqlite3_column_int64(q, 2)};
+    return 0;
+}
+
 int volume_table_gone(struct state_db *db, const uint8_t id[static JAIL_VOLUME_ID], int64_t now_ms, uint64_t keep_s,
                       struct err *err)
 {

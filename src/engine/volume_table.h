@@ -75,6 +75,13 @@ int volume_table_renew(struct state_db *db, const struct volume_key *key, uint32
 // expires (INT64_MAX: none).
 int volume_table_expire(struct state_db *db, int64_t now_ms, size_t room, uint8_t ret_ids[][JAIL_VOLUME_ID], size_t *ret_count,
                         int64_t *ret_next_ms, struct err *err);
+// What there is that can be asked for.
+struct volume_facts {
+    uint64_t live;
+    uint64_t size_mib;  // of all of them, were they full
+    int64_t next_ms;    // when the first of them expires; INT64_MAX: there is none
+};
+int volume_table_facts(struct state_db *db, struct volume_facts *ret_facts, struct err *err);
 // Its file is deleted.
 int volume_table_gone(struct state_db *db, const uint8_t id[static JAIL_VOLUME_ID], int64_t now_ms, uint64_t keep_s,
                       struct err *err);

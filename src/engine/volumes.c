@@ -45,6 +45,9 @@ struct volumes {
     struct lease_list leases;
     unsigned held;
 
+    struct volume_facts facts;
+    bool counting, count_again;
+
     struct timer reaper;
     uint64_t reap_ns;  // when it is set for
     bool reaping;
@@ -80,6 +83,7 @@ struct task {
     uint8_t id[JAIL_VOLUME_ID];
     uint32_t extra_s;
     int64_t time_ms;  // in or out
+    struct volume_facts facts;
     uint8_t ids[REAPED_AT_ONCE][JAIL_VOLUME_ID];
     size_t count;
 };
@@ -129,11 +133,47 @@ static void log_id(enum log_level level, const char *event, const uint8_t id[sta
     log_emit(level, event, LOG_FIELDS(log_str("volume", text), log_str("reason", reason)));
 }
 
+// ---- the facts ----
+
+static void count(struct volumes *v);
+
+static int work_count(struct task *t)
+{
+    return volume_table_facts(t->volumes->db, &t->facts, &t->err);
+}
+
+static void done_count(struct task *t)
+{
+    struct volumes *v = t->volumes;
+    v->counting = false;
+    if (t->code == 0)
+        v->facts = t->facts;
+    if (v->count_again)
+        count(v);
+}
+
+// Something has changed: the figures are read anew behind what the database has to do already, so that no create waits for it.
+static void count(struct volumes *v)
+{
+    v->count_again = v->counting;
+    struct task *t = v->counting ? NULL : new_task(v, work_count, done_count);
+    if (t == NULL)
+        return;
+    v->counting = true;
+    submit(t);
+}
+
 // For what nobody waits for.
 static void done_quietly(struct task *t)
 {
     if (t->code != 0)
         log_id(LOG_LEVEL_ERROR, "volume_record_failed", t->id, t->err.text);
+}
+
+static void done_record(struct task *t)
+{
+    done_quietly(t);
+    count(t->volumes);
 }
 
 static int work_unmake(struct task *t)
@@ -153,7 +193,7 @@ static int work_gone(struct task *t)
 
 static void record(struct volumes *v, int (*work)(struct task *t), const uint8_t id[static JAIL_VOLUME_ID])
 {
-    struct task *t = new_task(v, work, done_quietly);
+    struct task *t = new_task(v, work, done_record);
     if (t == NULL) {
         log_id(LOG_LEVEL_ERROR, "volume_record_failed", id, "out of memory");
         return;
@@ -202,6 +242,7 @@ static void on_deleted(void *arg, const struct driver_answer *answer)
     struct volumes *v = d->volumes;
     if (answer->error == 0 || answer->error == -ENOENT) {
         log_id(LOG_LEVEL_INFO, "volume_expired", d->id, "its time has passed");
+        v->engine->metrics.volumes_expired++;
         record(v, work_gone, d->id);
     } else if (answer->error != -ECANCELED) {
         log_id(LOG_LEVEL_WARN, "volume_not_deleted", d->id, strerror(-answer->error));
@@ -238,6 +279,8 @@ static void done_expire(struct task *t)
     struct volumes *v = t->volumes;
     v->failed = t->code != 0;
     v->more = t->count == REAPED_AT_ONCE;
+    if (t->count > 0)
+        count(v);
     if (t->code != 0)
         log_error("volumes_not_reaped", log_str("reason", t->err.text));
     for (size_t i = 0; i < t->count && t->code == 0; i++)
@@ -318,6 +361,8 @@ static void done_made(struct task *t)
         return;
     }
     log_id(LOG_LEVEL_INFO, "volume_made", t->id, t->lease->key.owner);
+    t->volumes->engine->metrics.volumes_made++;
+    count(t->volumes);
     reap_at(t->volumes, t->lease->row.expires_ms);
     give(t->lease);
 }
@@ -363,8 +408,10 @@ static void done_acquire(struct task *t)
 {
     struct volume_lease *lease = t->lease;
     struct volumes *v = t->volumes;
-    if (t->row.replaces)
+    if (t->row.replaces) {
         reap_at(v, 0);
+        count(v);
+    }
     if (t->code != 0) {
         refuse(lease, &t->err);
         return;
@@ -489,6 +536,7 @@ static int work_renew(struct task *t)
 static void done_renew(struct task *t)
 {
     struct request *r = take_ptr(&t->request);
+    count(t->volumes);
     if (t->code != 0) {
         request_fail_err(r, &t->err);
         reap_at(t->volumes, 0);
@@ -532,6 +580,8 @@ static void begin_life(struct volumes *v)
     free(take_ptr(&v->seen));
     if (!v->usable)
         log_error("no_volumes", log_str("reason", v->trouble.text));
+    else
+        count(v);
     reap_at(v, 0);
     v->ready(v->arg);
 }
@@ -654,7 +704,7 @@ int volumes_new(struct engine *e, int state_dir, void (*ready)(void *arg), void 
     struct volumes *v = calloc(1, sizeof *v);
     if (v == NULL)
         return -ENOMEM;
-    *v = (struct volumes){.engine = e, .dir = state_dir, .ready = ready, .arg = arg};
+    *v = (struct volumes){.engine = e, .dir = state_dir, .ready = ready, .arg = arg, .facts = {.next_ms = INT64_MAX}};
     TAILQ_INIT(&v->leases);
     timer_init(&v->reaper, on_reaper, v);
     int r = workers_new(e->loop, 1, &v->workers);
@@ -702,6 +752,11 @@ bool volumes_busy(const struct volumes *v, const struct volume_key *key)
 {
     const struct volume_lease *lease = find(v, key);
     return lease != NULL && (lease->held || lease->current != NULL || !TAILQ_EMPTY(&lease->waiters));
+}
+
+struct volume_facts volumes_facts(const struct volumes *v)
+{
+    return v->facts;
 }
 
 unsigned volumes_held(const struct volumes *v)

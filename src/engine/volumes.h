@@ -54,6 +54,8 @@ struct volume_key volume_key_of(uid_t uid, const uint8_t *key, size_t n);
 // Whether somebody has the volume, or is about to.
 bool volumes_busy(const struct volumes *volumes, const struct volume_key *key);
 unsigned volumes_held(const struct volumes *volumes);
+// What the database has, as it was a moment ago: it is asked again after each change.  Zeros where there can be no volumes.
+struct volume_facts volumes_facts(const struct volumes *volumes);
 
 // Gets in line for a volume, which is made if there is none.  0 or -ENOMEM.
 int volume_acquire(struct volumes *volumes, const struct volume_key *key, struct volume_waiter *waiter);

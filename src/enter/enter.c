@@ -36,7 +36,8 @@ enum {
 };
 
 static const char *const step_texts[ENTER_STEPS] = {
-    [ENTER_CGROUP_NAMESPACE] = "making the cgroup namespace",
+    [ENTER_CGROUPS] = "joining the sandbox's cgroups",
+    [ENTER_LINE] = "leaving the jailer's descriptors",
     [ENTER_ORDER] = "receiving the jailer's order",
     [ENTER_IDS] = "taking on the sandbox's ids",
     [ENTER_STAGE] = "mounting a scratch filesystem on /tmp",
@@ -75,15 +76,26 @@ struct entry {
     struct enter_order order;
     int fds[FDPASS_MAX];
     size_t fd_count;
+    const struct cgroup_entry *groups;
     const struct filter *filter;
 };
 
-static int unshare_cgroup(struct entry *e)
+static int join_cgroups(struct entry *e)
 {
-    char byte;
-    if (recv(e->line, &byte, 1, 0) != 1)
-        return -EPIPE;
-    if (unshare(CLONE_NEWCGROUP) < 0)
+    int r = cgroup_entry_join(e->groups, CGROUP_NAME);
+    if (r == 0 && unshare(CLONE_NEWCGROUP) < 0)
+        r = -errno;
+    return r < 0 ? r : cgroup_entry_join(e->groups, CGROUP_AGENT);
+}
+
+// Nothing of the jailer's, hundreds of descriptors where hundreds of sandboxes live, but the line and the log stays open: least
+// of all the jailer's own end of this line, without which its death would not be seen.
+static int keep_line(struct entry *e)
+{
+    if (e->line != FIRST_KEPT && dup3(e->line, FIRST_KEPT, O_CLOEXEC) < 0)
+        return -errno;
+    e->line = FIRST_KEPT;
+    if (syscall(SYS_close_range, FIRST_KEPT + 1U, ~0U, 0U) < 0)
         return -errno;
     return send(e->line, "c", 1, MSG_NOSIGNAL) == 1 ? 0 : -errno;
 }
@@ -300,43 +312,19 @@ static int forbid_namespaces(struct entry *e)
 
 // In this order; each step may rely on those before it and on nothing else.
 static int (*const steps[ENTER_STEPS])(struct entry *e) = {
-    [ENTER_CGROUP_NAMESPACE] = unshare_cgroup,
-    [ENTER_ORDER] = receive_order,
-    [ENTER_IDS] = take_ids,
-    [ENTER_STAGE] = stage,
-    [ENTER_TEMPLATE] = attach_template,
-    [ENTER_DISK] = attach_disk,
-    [ENTER_OVERLAY] = overlay,
-    [ENTER_MOUNT_POINTS] = mount_points,
-    [ENTER_VOLUME] = attach_volume,
-    [ENTER_DEV] = make_dev,
-    [ENTER_PROC] = mount_proc,
-    [ENTER_SYS] = mount_sys,
-    [ENTER_PIVOT] = pivot,
-    [ENTER_NAMESPACES] = forbid_namespaces,
-    [ENTER_NETWORK] = loopback_up,
-    [ENTER_NAME] = set_name,
-    [ENTER_LIMITS] = set_limits,
-    [ENTER_DESCRIPTORS] = arrange,
-    [ENTER_PRIVILEGES] = drop,
-    [ENTER_SECCOMP] = filter,
+    [ENTER_CGROUPS] = join_cgroups, [ENTER_LINE] = keep_line,  [ENTER_ORDER] = receive_order,
+    [ENTER_IDS] = take_ids,         [ENTER_STAGE] = stage,     [ENTER_TEMPLATE] = attach_template,
+    [ENTER_DISK] = attach_disk,     [ENTER_OVERLAY] = overlay, [ENTER_MOUNT_POINTS] = mount_points,
+    [ENTER_VOLUME] = attach_volume, [ENTER_DEV] = make_dev,    [ENTER_PROC] = mount_proc,
+    [ENTER_SYS] = mount_sys,        [ENTER_PIVOT] = pivot,     [ENTER_NAMESPACES] = forbid_namespaces,
+    [ENTER_NETWORK] = loopback_up,  [ENTER_NAME] = set_name,   [ENTER_LIMITS] = set_limits,
+    [ENTER_DESCRIPTORS] = arrange,  [ENTER_PRIVILEGES] = drop, [ENTER_SECCOMP] = filter,
     [ENTER_EXEC] = exec_agent,
 };
 
-// Nothing of the jailer's, hundreds of descriptors where hundreds of sandboxes live, but the line and the log stays open: least
-// of all the jailer's own end of this line, without which its death would not be seen.
-static int leave_descriptors(int line)
+void enter_main(int line, const struct cgroup_entry *groups, const struct filter *filter_program)
 {
-    if (line != FIRST_KEPT && dup3(line, FIRST_KEPT, O_CLOEXEC) < 0)
-        return -errno;
-    return syscall(SYS_close_range, (unsigned)FIRST_KEPT + 1, ~0U, 0U) < 0 ? -errno : FIRST_KEPT;
-}
-
-void enter_main(int line, const struct filter *filter_program)
-{
-    struct entry e = {.line = leave_descriptors(line), .filter = filter_program};
-    if (e.line < 0)
-        _exit(1);
+    struct entry e = {.line = line, .groups = groups, .filter = filter_program};
     // The jailer's handlers and mask are not the agent's.
     sigset_t no_signals;
     sigemptyset(&no_signals);

@@ -6,20 +6,22 @@
 // rights of the sandbox's own user namespace.  What it meets and must not trust is the template: its folders
 // may be symbolic links, so nothing in it is ever found by a path that could leave it.
 //
-// The two talk over a SOCK_SEQPACKET pair: the child unshares its cgroup namespace and says so; the parent settles cgroups
-// and id maps, and sends `enter_order` with the descriptors; the child builds the root and execs.  A failure is one
+// The two talk over a SOCK_SEQPACKET pair: the child joins its cgroups, unshares their namespace and says so; the parent sets
+// limits and id maps, and sends `enter_order` with the descriptors; the child builds the root and execs.  A failure is one
 // `enter_failure` packet; success is the end of the line (it is close-on-exec).
 #ifndef ENTER_ENTER_H
 #define ENTER_ENTER_H
 
 #include "enter/filter.h"
+#include "sys/cgroup.h"
 #include "sys/jail.h"
 
 #include <sched.h>
 #include <stdint.h>
 
 enum enter_step {
-    ENTER_CGROUP_NAMESPACE,
+    ENTER_CGROUPS,
+    ENTER_LINE,
     ENTER_ORDER,
     ENTER_IDS,
     ENTER_STAGE,
@@ -71,7 +73,7 @@ uint64_t enter_shm_bytes(uint64_t memory_mib);
 // A sentence part for a step: "mounting the template".
 const char *enter_step_text(enum enter_step step);
 
-// The child's whole life; never returns.  `line` is its end of the pair.
-void enter_main(int line, const struct filter *filter) __attribute__((noreturn));
+// The child's whole life; never returns.  `line` is its end of the pair, `groups` the way into its cgroups.
+void enter_main(int line, const struct cgroup_entry *groups, const struct filter *filter) __attribute__((noreturn));
 
 #endif

@@ -56,6 +56,8 @@ static const struct exception exceptions[] = {
     {"setrlimit", 0, {INT_IS(0, RLIMIT_CORE)}},
     // A socket whose close waits would stop whoever it was passed to, and the engine closes what an agent sends.
     {"setsockopt", 0, {INT_IS(1, SOL_SOCKET), INT_IS(2, SO_LINGER)}},
+    // What a netlink socket has received counts in no memory limit, and the host may allow megabytes of it: as it is born.
+    {"setsockopt", 0, {INT_IS(1, SOL_SOCKET), INT_IS(2, SO_RCVBUF)}},
     // TLS and other protocols in the kernel, above TCP.
     {"setsockopt", ENOPROTOOPT, {INT_IS(1, IPPROTO_TCP), INT_IS(2, TCP_ULP_)}},
 };

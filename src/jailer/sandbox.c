@@ -82,7 +82,7 @@ static int fail(struct sandbox *s, int error, const char *what)
     return error;
 }
 
-static pid_t clone_child(struct host *host, int line, int *ret_pidfd)
+static pid_t clone_child(struct host *host, int line, const struct cgroup_entry *groups, int *ret_pidfd)
 {
     int pidfd = -1;
     struct clone_args args = {
@@ -90,9 +90,13 @@ static pid_t clone_child(struct host *host, int line, int *ret_pidfd)
         .pidfd = (uint64_t)(uintptr_t)&pidfd,
         .exit_signal = SIGCHLD,
     };
+    if (groups->into >= 0) {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = (uint64_t)groups->into;
+    }
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
-        enter_main(line, &host->filter);
+        enter_main(line, groups, &host->filter);
     if (pid < 0)
         return -errno;
     *ret_pidfd = pidfd;
@@ -102,13 +106,13 @@ static pid_t clone_child(struct host *host, int line, int *ret_pidfd)
 // The kernel adds what a user namespace's processes use of inotify, queued signals, timers, message queues and locked memory
 // to what its maker may use.  With root as the maker, one sandbox could use up root's share, on which the host's services
 // and all other sandboxes live; so each namespace is made by the first id of its own range.
-static pid_t start_child(struct host *host, uid_t maker, int line, int *ret_pidfd)
+static pid_t start_child(struct host *host, uid_t maker, int line, const struct cgroup_entry *groups, int *ret_pidfd)
 {
     // The system call itself: this thread only, and the capabilities stay (SECBIT_NO_SETUID_FIXUP, until the end of this).
     int bits = prctl(PR_GET_SECUREBITS);
     if (bits < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits | SECBIT_NO_SETUID_FIXUP) < 0)
         return -errno;
-    pid_t pid = syscall(SYS_setresuid, -1, maker, -1) < 0 ? -errno : clone_child(host, line, ret_pidfd);
+    pid_t pid = syscall(SYS_setresuid, -1, maker, -1) < 0 ? -errno : clone_child(host, line, groups, ret_pidfd);
     if (syscall(SYS_setresuid, -1, 0, -1) < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits) < 0)
         abort();  // never go on as somebody else
     return pid;
@@ -284,12 +288,14 @@ static void close_starting(struct sandbox *s)
 
 static void hear_entered(struct sandbox *s)
 {
-    char byte;
-    ssize_t n = recv(s->line, &byte, 1, MSG_DONTWAIT);
+    struct enter_failure failure;
+    ssize_t n = recv(s->line, &failure, sizeof failure, MSG_DONTWAIT);
     if (n < 0 && errno == EAGAIN)
         return;
-    if (n != 1)
-        fail(s, n == 0 ? -EPIPE : -errno, enter_step_text(ENTER_CGROUP_NAMESPACE));
+    if (n == (ssize_t)sizeof failure && failure.error < 0)
+        fail(s, failure.error, enter_step_text(failure.step));
+    else if (n != 1)
+        fail(s, n == 0 ? -EPIPE : -EPROTO, enter_step_text(ENTER_CGROUPS));
     else if (give_order(s) == 0)
         s->state = BUILDING;
     if (s->error != 0)
@@ -400,13 +406,13 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
         return fail(s, -errno, "making a socket pair");
     cleanup_fd int theirs = pair[1];
     s->line = pair[0];
-    s->pid = start_child(s->host, s->first_uid, theirs, &s->pidfd);
-    if (s->pid < 0)
-        return fail(s, s->pid, "starting a process in new namespaces");
-    r = cgroup_group_enter(s->group, s->pid);
-    if (r < 0 || send(s->line, "g", 1, MSG_NOSIGNAL) != 1)
-        return fail(s, r < 0 ? r : -errno, "entering the cgroups");
-    return 0;
+    struct cgroup_entry way = CGROUP_ENTRY_INIT;
+    r = cgroup_entry_open(s->group, &way);
+    if (r < 0)
+        return fail(s, r, "opening the cgroups");
+    s->pid = start_child(s->host, s->first_uid, theirs, &way, &s->pidfd);
+    cgroup_entry_close(&way);
+    return s->pid < 0 ? fail(s, s->pid, "starting a process in new namespaces") : 0;
 }
 
 static int watch(struct sandbox *s)

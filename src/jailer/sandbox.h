@@ -1,6 +1,6 @@
 // One jailed sandbox: its ids, cgroups, disk, volume and first process.
 //
-// States: entering (its child has been told its cgroups) -> building (the child has its order: mounts, root, limits) -> live
+// States: entering (its child joins its cgroups) -> building (the child has its order: mounts, root, limits) -> live
 // (the agent runs) -> ending (the first process is gone, cgroups are removed and the volume comes free, with patience) ->
 // freed.  A failure at any step goes straight to ending.  Starting is several short steps on the loop, so that one start does
 // not hold up another, nor an end: the long part, building the root, is done by the child itself.

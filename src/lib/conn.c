@@ -193,7 +193,7 @@ sandbox_error_t conn_begin(sandbox_conn_t *conn, Sandbox__ClientMessage *request
 {
     if (!conn_is_ours(conn))
         return fail(SANDBOX_ERR_DAEMON_UNREACHABLE, "this connection belongs to the parent process: open one after fork()");
-    *pending = (struct pending){.id = atomic_fetch_add(&conn->next_id, 1)};
+    *pending = (struct pending){.id = atomic_fetch_add(&conn->next_id, 1), .fd = -1};
     request->request_id = pending->id;
     cleanup_buf struct buf frames = BUF_INIT(REQUEST_FRAMES_MAX);
     int e = append_request_frames(&frames, request);
@@ -233,10 +233,29 @@ sandbox_error_t conn_finish(sandbox_conn_t *conn, struct pending *pending, Sandb
     pthread_cond_destroy(&pending->arrived);
     if (r == SANDBOX_OK)
         r = judge(pending->reply, want);
+    if (r != SANDBOX_OK)
+        close_fd(&pending->fd);
     if (r == SANDBOX_OK && ret_reply != NULL)
         *ret_reply = pending->reply;
     else
         pb_free(pending->reply);
+    return r;
+}
+
+sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending, uint32_t sandbox_id, int *ret_fd)
+{
+    Sandbox__ServerMessage *reply = NULL;
+    sandbox_error_t r = conn_finish(conn, pending, SANDBOX__SERVER_MESSAGE__RESPONSE_STREAM, &reply);
+    if (r != SANDBOX_OK)
+        return r;
+    cleanup_fd int fd = pending->fd;
+    if (fd < 0)
+        r = fail(SANDBOX_ERR_INTERNAL, "the engine's answer should have come with a descriptor, and did not");
+    else if (reply->stream->sandbox_id != sandbox_id)
+        r = fail(SANDBOX_ERR_INTERNAL, "the engine's answer is about another sandbox");
+    else
+        *ret_fd = take_fd(&fd);
+    pb_free(reply);
     return r;
 }
 

@@ -33,9 +33,10 @@ struct pending {
     pthread_cond_t arrived;
     bool finished;
     Sandbox__ServerMessage *reply;  // NULL when the connection broke instead
+    int fd;                         // came with a StreamResponse; else -1
 };
 
-enum { PENDING_BUCKETS = 64 };
+enum { PENDING_BUCKETS = 64, READER_FDS_MAX = 64 };
 
 struct sandbox_conn_t {
     int fd;       // -1 once closed
@@ -54,7 +55,9 @@ struct sandbox_conn_t {
     struct pending *waiting[PENDING_BUCKETS];
     sandbox_handle_t *handles;  // sandboxes created on it and not destroyed (handle.h)
 
-    // The reader's alone.
+    // The reader's alone.  A descriptor comes no later than the frame it belongs to: the next StreamResponse.
+    int fds[READER_FDS_MAX];
+    size_t n_fds;
     size_t in_len;
     uint8_t in[FRAME_HEAD + IPC_FRAME_MAX];
 };
@@ -82,6 +85,8 @@ sandbox_error_t conn_begin(sandbox_conn_t *conn, Sandbox__ClientMessage *request
 // The engine's error, DAEMON_UNREACHABLE when the connection broke, INTERNAL for an answer of another kind.
 sandbox_error_t conn_finish(sandbox_conn_t *conn, struct pending *pending, Sandbox__ServerMessage__ResponseCase want,
                             Sandbox__ServerMessage **ret_reply);
+// As conn_finish for a StreamResponse; the descriptor that came with it to *ret_fd.
+sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending, uint32_t sandbox_id, int *ret_fd);
 // Both.
 sandbox_error_t conn_call(sandbox_conn_t *conn, Sandbox__ClientMessage *request, Sandbox__ServerMessage__ResponseCase want,
                           Sandbox__ServerMessage **ret_reply);

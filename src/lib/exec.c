@@ -1,3 +1,5 @@
+#include "lib/exec.h"
+
 #include "base/cleanup.h"
 #include "lib/encode.h"
 #include "lib/errors.h"
@@ -10,6 +12,8 @@ enum { EXIT_CODE_MAX = 255, EXIT_NOT_STARTED = 126, EXIT_NOT_FOUND = 127, ERRNO_
 
 _Static_assert(SANDBOX_MAX_STDIN == EXEC_STDIN_MAX, "the header promises what the wire allows");
 _Static_assert(SANDBOX_EXEC_STDOUT_HEAD == EXEC_STDOUT_HEAD && SANDBOX_EXEC_STDERR_HEAD == EXEC_STDERR_HEAD, "likewise");
+
+// ---- what goes out ----
 
 static sandbox_error_t check_spec(const sandbox_exec_spec_t *spec)
 {
@@ -29,6 +33,31 @@ static sandbox_error_t check_spec(const sandbox_exec_spec_t *spec)
         r = check_reserved(spec->reserved, sizeof spec->reserved / sizeof spec->reserved[0], "sandbox_exec_spec_t");
     return r;
 }
+
+void exec_request_free(struct exec_request *request)
+{
+    free(request->exec.argv);
+    free(request->exec.env);
+}
+
+sandbox_error_t exec_request_init(struct exec_request *request, const sandbox_exec_spec_t *spec)
+{
+    sandbox__guest__exec__init(&request->exec);
+    sandbox_error_t r = check_spec(spec);
+    if (r != SANDBOX_OK)
+        return r;
+    Sandbox__Guest__Exec *exec = &request->exec;
+    const char *const script[] = {spec->command, NULL};
+    exec->shell = spec->command != NULL;
+    exec->cwd = bytes_of_text(spec->cwd);
+    exec->timeout_ms = spec->timeout_ms;
+    exec->max_output = spec->max_output;
+    exec->stdin = bytes_of(spec->stdin_data, spec->stdin_len);
+    r = bytes_of_list(exec->shell ? script : spec->argv, "argv", &exec->argv, &exec->n_argv);
+    return r == SANDBOX_OK ? bytes_of_list(spec->env, "env", &exec->env, &exec->n_env) : r;
+}
+
+// ---- what comes back ----
 
 // What is wrong with the guest's answer, or NULL.
 static const char *fault_of(const Sandbox__Guest__ExecResult *e)
@@ -59,7 +88,7 @@ static uint8_t *copy_terminated(const ProtobufCBinaryData *from)
     return copy;
 }
 
-static sandbox_error_t fill(const Sandbox__Guest__ExecResult *e, sandbox_exec_result_t *out_result)
+sandbox_error_t exec_result_take(const Sandbox__Guest__ExecResult *e, sandbox_exec_result_t *out_result)
 {
     const char *fault = fault_of(e);
     if (fault != NULL)
@@ -98,7 +127,7 @@ static sandbox_error_t send_exec(sandbox_handle_t *handle, Sandbox__Guest__Exec 
     Sandbox__Guest__Result *result = NULL;
     sandbox_error_t r = guest_call(handle, &op, &result);
     if (r == SANDBOX_OK)
-        r = fill(result->exec, out_result);
+        r = exec_result_take(result->exec, out_result);
     pb_free(result);
     return r;
 }
@@ -110,23 +139,9 @@ sandbox_error_t sandbox_exec(sandbox_handle_t *handle, const sandbox_exec_spec_t
                     handle == NULL ? "the sandbox handle"
                     : spec == NULL ? "spec"
                                    : "out_result");
-    sandbox_error_t r = check_spec(spec);
-    if (r != SANDBOX_OK)
-        return r;
-    Sandbox__Guest__Exec exec = SANDBOX__GUEST__EXEC__INIT;
-    const char *const script[] = {spec->command, NULL};
-    exec.shell = spec->command != NULL;
-    exec.cwd = bytes_of_text(spec->cwd);
-    exec.timeout_ms = spec->timeout_ms;
-    exec.max_output = spec->max_output;
-    exec.stdin = bytes_of(spec->stdin_data, spec->stdin_len);
-    cleanup_free ProtobufCBinaryData *argv = NULL, *env = NULL;
-    r = bytes_of_list(exec.shell ? script : spec->argv, "argv", &argv, &exec.n_argv);
-    if (r == SANDBOX_OK)
-        r = bytes_of_list(spec->env, "env", &env, &exec.n_env);
-    exec.argv = argv;
-    exec.env = env;
-    return r == SANDBOX_OK ? send_exec(handle, &exec, out_result) : r;
+    cleanup_exec_request struct exec_request request;
+    sandbox_error_t r = exec_request_init(&request, spec);
+    return r == SANDBOX_OK ? send_exec(handle, &request.exec, out_result) : r;
 }
 
 void sandbox_exec_result_free(sandbox_exec_result_t *result)

@@ -13,6 +13,8 @@ _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_LIST_DIR == (int)SANDBOX__GUEST__
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_STAT == (int)SANDBOX__GUEST__RESULT__RESULT_STAT, "stat");
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_MKDIR == (int)SANDBOX__GUEST__RESULT__RESULT_MKDIR, "mkdir");
 _Static_assert((int)SANDBOX__GUEST_REQUEST__OP_REMOVE == (int)SANDBOX__GUEST__RESULT__RESULT_REMOVE, "remove");
+_Static_assert((int)SANDBOX__GUEST_REQUEST__OP_LIST_PROCESSES == (int)SANDBOX__GUEST__RESULT__RESULT_LIST_PROCESSES, "list");
+_Static_assert((int)SANDBOX__GUEST_REQUEST__OP_SIGNAL_PROCESS == (int)SANDBOX__GUEST__RESULT__RESULT_SIGNAL_PROCESS, "signal");
 
 sandbox_error_t guest_nonsense(const char *what)
 {
@@ -65,13 +67,19 @@ static sandbox_error_t error_of_status(Sandbox__Guest__Status status)
     }
 }
 
-static sandbox_error_t judge(const Sandbox__Guest__Result *result, int want)
+sandbox_error_t guest_error_of(const Sandbox__Guest__Result *result)
 {
     sandbox_error_t code = error_of_status(result->status);
     if (code > 0)
         return guest_nonsense("unknown status");
+    return code != SANDBOX_OK ? fail_with_text_of_peer(code, result->message) : SANDBOX_OK;
+}
+
+static sandbox_error_t judge(const Sandbox__Guest__Result *result, int want)
+{
+    sandbox_error_t code = guest_error_of(result);
     if (code != SANDBOX_OK)
-        return fail_with_text_of_peer(code, result->message);
+        return code;
     if ((int)result->result_case != want)
         return guest_nonsense("a result of another kind");
     return SANDBOX_OK;

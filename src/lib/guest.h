@@ -12,6 +12,9 @@
 // OK and is of the kind asked for; free it with pb_free.
 sandbox_error_t guest_call(sandbox_handle_t *handle, Sandbox__GuestRequest *op, Sandbox__Guest__Result **ret_result);
 
+// SANDBOX_OK, or what the result's status stands for, with its sentence.
+sandbox_error_t guest_error_of(const Sandbox__Guest__Result *result);
+
 // GUEST_UNAVAILABLE; `what` was wrong with the answer.
 sandbox_error_t guest_nonsense(const char *what);
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 // Everything this thread decides about a connection that cannot go on.
 static void break_connection(sandbox_conn_t *conn, const struct err *reason)
@@ -56,6 +57,17 @@ static int refused(sandbox_conn_t *conn, const Sandbox__ServerMessage *m, struct
     return err_set(ret_reason, denied ? code : SANDBOX_ERR_DAEMON_UNREACHABLE, "the engine ended the connection: %s", text);
 }
 
+// -1: there is none.
+static int take_first_fd(sandbox_conn_t *conn)
+{
+    if (conn->n_fds == 0)
+        return -1;
+    int fd = conn->fds[0];
+    conn->n_fds--;
+    memmove(conn->fds, conn->fds + 1, conn->n_fds * sizeof conn->fds[0]);
+    return fd;
+}
+
 // 0, or a negative code with the reason why the connection cannot go on.
 static int deliver(sandbox_conn_t *conn, const uint8_t *body, size_t n, struct err *ret_reason)
 {
@@ -69,6 +81,7 @@ static int deliver(sandbox_conn_t *conn, const uint8_t *body, size_t n, struct e
         pthread_mutex_lock(&conn->lock);
         struct pending *p = take_pending(conn, m->request_id);
         if (p != NULL) {
+            p->fd = m->response_case == SANDBOX__SERVER_MESSAGE__RESPONSE_STREAM ? take_first_fd(conn) : -1;
             p->reply = m;
             p->finished = true;
             m = NULL;
@@ -104,12 +117,42 @@ static int deliver_all(sandbox_conn_t *conn, struct err *ret_reason)
     return 0;
 }
 
+// Keeps the descriptors of a received message.  False when there are more than can be meant well.
+static bool keep_fds(sandbox_conn_t *conn, struct msghdr *m)
+{
+    bool fits = (m->msg_flags & MSG_CTRUNC) == 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c != NULL; c = CMSG_NXTHDR(m, c)) {
+        size_t count =
+            c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            if (conn->n_fds < READER_FDS_MAX) {
+                conn->fds[conn->n_fds++] = fd;
+            } else {
+                close(fd);
+                fits = false;
+            }
+        }
+    }
+    return fits;
+}
+
 static int read_more(sandbox_conn_t *conn, struct err *ret_reason)
 {
+    union {
+        char space[CMSG_SPACE(sizeof(int) * 4)];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = {.iov_base = conn->in + conn->in_len, .iov_len = sizeof conn->in - conn->in_len};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
     ssize_t n;
     do
-        n = recv(conn->fd, conn->in + conn->in_len, sizeof conn->in - conn->in_len, 0);
+        n = recvmsg(conn->fd, &m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
+    if (n >= 0 && !keep_fds(conn, &m))
+        return err_set(ret_reason, SANDBOX_ERR_DAEMON_UNREACHABLE,
+                       "the engine sent more descriptors than it can have meant to");
     if (n == 0)
         return err_set(ret_reason, SANDBOX_ERR_DAEMON_UNREACHABLE, "the engine closed the connection");
     if (n < 0)
@@ -125,5 +168,7 @@ void *reader_main(void *arg)
     while (read_more(conn, &reason) == 0 && deliver_all(conn, &reason) == 0)
         ;
     break_connection(conn, &reason);
+    for (int fd; (fd = take_first_fd(conn)) >= 0;)
+        close(fd);
     return NULL;
 }

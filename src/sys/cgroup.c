@@ -3,6 +3,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "sys/cgroup_mounts.h"
+#include "sys/cgroup_remove.h"
+#include "sys/cgroup_strays.h"
 #include "sys/small_file.h"
 
 #include <dirent.h>
@@ -26,8 +28,7 @@ enum {
     POLL_STEP_US = 200,
     LOCK_WAIT_MS = 1000,
     LOCK_STEP_US = 5000,
-    TREE_DEPTH_MAX = 100 * 1000,  // groups inside groups that can be removed
-    AGENT_VCPUS = 1,              // it has one thread; more would be processes of whoever took it over
+    AGENT_VCPUS = 1,  // it has one thread; more would be processes of whoever took it over
     AGENT_SOCKET_BYTES = 1024 * 1024,
     SOCKET_SHARE = 8,        // of the memory limit, what sockets of internet families may hold on v1
     GUEST_GROUPS_MAX = 300,  // what an agent makes below guest/: 256 of them, one level deep
@@ -81,138 +82,39 @@ static void none(int fds[CGROUP_ROLES])
         fds[i] = -1;
 }
 
-// ---- removing and killing ----
+// ---- sweeping ----
 
-static void kill_members(int dir_fd)
+static const struct cgroup_mount *mount_of(const struct cgroup_mounts *mounts, enum cgroup_role role)
 {
-    if (file_write_at(dir_fd, "cgroup.kill", "1") == 0)
-        return;
-    char text[16384];
-    if (file_read_at(dir_fd, "cgroup.procs", text, sizeof text) <= 0)
-        return;
-    for (char *line = text, *end; *line != '\0'; line = end) {
-        long pid = strtol(line, &end, 10);
-        if (end == line)
-            break;
-        if (pid > 1)
-            kill((pid_t)pid, SIGKILL);
-        while (*end == '\n')
-            end++;
-    }
+    return on_v2(role) ? &mounts->v2 : cgroup_mounts_find(mounts, roles[role].controller);
 }
 
-// A group on the way down.  An agent that was taken over can make groups as deep as it likes in what was delegated to it, so
-// the way is kept here and not on the stack, and only one descriptor of it is open: the way up is "..".
-struct walk_level {
-    char name[NAME_MAX + 1];  // in the level above
-    unsigned skip;            // how many groups in it are known to stay
-};
-
-// Removes groups directly in `fd`, passing over the first `skip`, which are known to stay, up to one that has members or
-// groups of its own: *ret_next is its name, or "" when the end was reached.
-static int remove_direct(int fd, unsigned skip, int *removed, char ret_next[NAME_MAX + 1])
+// What an earlier life left where this one's groups are not.  How many groups were removed; what cannot be removed stands in
+// nobody's way, and stays until the next start.
+static int sweep_strays(const struct cgroup_tree *tree)
 {
-    ret_next[0] = '\0';
-    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = copy < 0 ? NULL : fdopendir(copy);
-    if (dir == NULL) {
-        int r = -errno;
-        close_fd(&copy);
-        return r;
-    }
-    unsigned passed = 0;
-    for (struct dirent *e; ret_next[0] == '\0' && (e = readdir(dir)) != NULL;) {
-        if (e->d_type != DT_DIR || e->d_name[0] == '.' || passed++ < skip)
-            continue;
-        if (unlinkat(fd, e->d_name, AT_REMOVEDIR) == 0)
-            ++*removed;
-        else if (errno != ENOENT)
-            snprintf(ret_next, NAME_MAX + 1, "%s", e->d_name);
-    }
-    closedir(dir);
-    return 0;
-}
-
-static void end_members(int fd)
-{
-    file_write_at(fd, "cgroup.freeze", "0");
-    file_write_at(fd, "freezer.state", "THAWED");
-    kill_members(fd);
-}
-
-// Makes room for one level more.
-static int deepen(struct walk_level **levels, unsigned depth, unsigned *room)
-{
-    if (depth == TREE_DEPTH_MAX)
-        return -ELOOP;
-    if (depth + 1 < *room)
+    cleanup_free struct cgroup_mounts *mounts = malloc(sizeof *mounts);
+    if (mounts == NULL || cgroup_mounts_read(mounts) < 0)
         return 0;
-    unsigned more = *room * 2 + 8;
-    struct walk_level *grown = realloc(*levels, more * sizeof *grown);
-    if (grown == NULL)
-        return -ENOMEM;
-    *levels = grown;
-    *room = more;
-    return 0;
-}
-
-// One step of the walk: down into a group that could not be removed, or up out of one where all was tried.
-static int walk_step(int *fd, struct walk_level **levels, unsigned *depth, unsigned *room, bool kill_first, int *removed)
-{
-    char next[NAME_MAX + 1];
-    struct walk_level *here = &(*levels)[*depth];
-    int r = remove_direct(*fd, here->skip, removed, next);
-    if (r == 0 && next[0] != '\0')
-        r = deepen(levels, *depth, room);
-    if (r < 0 || (next[0] == '\0' && *depth == 0))
-        return r;
-    cleanup_fd int to = openat(*fd, next[0] != '\0' ? next : "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (to < 0)
-        return -errno;
-    close_fd(fd);
-    *fd = take_fd(&to);
-    if (next[0] != '\0') {
-        struct walk_level *below = &(*levels)[++*depth];
-        memcpy(below->name, next, sizeof next);
-        below->skip = 0;
-        if (kill_first)
-            end_members(*fd);
-    } else if (unlinkat(*fd, (*levels)[(*depth)--].name, AT_REMOVEDIR) == 0) {
-        ++*removed;
-    } else {
-        (*levels)[*depth].skip++;
+    int removed = 0;
+    for (int i = 0; i < CGROUP_ROLES; i++) {
+        const struct cgroup_mount *m = tree->dir_fd[i] < 0 ? NULL : mount_of(mounts, (enum cgroup_role)i);
+        if (m != NULL && m->mount[0] != '\0')
+            removed += cgroup_strays_remove(m->mount, tree->name, tree->dir_fd[i]);
     }
-    return 1;
-}
-
-// Removes every group below `dir_fd`, deepest first, killing members if asked, and adds their number to *count.  0, or a
-// negative errno when some stay (all were tried).
-static int remove_below(int dir_fd, bool kill_first, int *count)
-{
-    cleanup_fd int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    unsigned depth = 0, room = 8;
-    cleanup_free struct walk_level *levels = calloc(room, sizeof *levels);
-    if (levels == NULL)
-        return -ENOMEM;
-    int r;
-    do
-        r = walk_step(&fd, &levels, &depth, &room, kill_first, count);
-    while (r > 0);
-    return r < 0 ? r : levels[0].skip > 0 ? -EBUSY : 0;
+    return removed;
 }
 
 int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
 {
     uint64_t deadline = mono_ns() + wait_ms * NS_PER_MS;
-    int removed = 0;
+    int removed = sweep_strays(tree);
     for (;;) {
         int error = 0;
         for (int i = 0; i < CGROUP_ROLES; i++) {
             if (tree->dir_fd[i] < 0)
                 continue;
-            int r = remove_below(tree->dir_fd[i], true, &removed);
+            int r = cgroup_remove_below(tree->dir_fd[i], true, &removed);
             if (r < 0)
                 error = r;
         }
@@ -224,29 +126,38 @@ int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms)
     }
 }
 
-// The groups have the lock on themselves, so that it covers just what a sweep would kill, whatever folders and namespaces the
-// two processes are in.  Every layout has one of these two.
-static int lock_fd(const struct cgroup_tree *tree)
-{
-    return tree->dir_fd[CGROUP_UNIFIED] >= 0 ? tree->dir_fd[CGROUP_UNIFIED] : tree->dir_fd[CGROUP_MEMORY];
-}
-
-static int lock_parent_fd(const struct cgroup_tree *tree)
-{
-    return tree->dir_fd[CGROUP_UNIFIED] >= 0 ? tree->parent_fd[CGROUP_UNIFIED] : tree->parent_fd[CGROUP_MEMORY];
-}
-
-// 0; -EWOULDBLOCK: another process has it; -ESTALE: the group was removed by the one that had it.
-static int lock(struct cgroup_tree *tree)
+// The groups have the lock on themselves, each one its own, so that it covers just what a sweep would kill, whatever folders
+// and namespaces the two processes are in: on v1 two of them may be in different groups of one hierarchy and in the same of
+// another. 0; -EWOULDBLOCK: another process has it; -ESTALE: the group was removed by the one that had it.
+static int lock_role(const struct cgroup_tree *tree, int role)
 {
     struct stat ours, named;
-    if (flock(lock_fd(tree), LOCK_EX | LOCK_NB) < 0)
+    if (flock(tree->dir_fd[role], LOCK_EX | LOCK_NB) < 0)
         return -errno;
-    if (fstat(lock_fd(tree), &ours) < 0 || fstatat(lock_parent_fd(tree), tree->name, &named, AT_SYMLINK_NOFOLLOW) < 0 ||
+    if (fstat(tree->dir_fd[role], &ours) < 0 || fstatat(tree->parent_fd[role], tree->name, &named, AT_SYMLINK_NOFOLLOW) < 0 ||
         ours.st_ino != named.st_ino)
         return -ESTALE;
-    tree->locked = true;
     return 0;
+}
+
+static void unlock(const struct cgroup_tree *tree)
+{
+    for (int role = 0; role < CGROUP_ROLES; role++)
+        if (tree->dir_fd[role] >= 0)
+            flock(tree->dir_fd[role], LOCK_UN);
+}
+
+// All of them or none, as lock_role.
+static int lock(struct cgroup_tree *tree)
+{
+    int r = 0;
+    for (int role = 0; role < CGROUP_ROLES && r == 0; role++)
+        if (tree->dir_fd[role] >= 0)
+            r = lock_role(tree, role);
+    if (r < 0)
+        unlock(tree);
+    tree->locked = r == 0;
+    return r;
 }
 
 // What a process that was killed had open can be held a moment longer by children of it that die with it.
@@ -264,9 +175,8 @@ struct cgroup_tree *cgroup_tree_close(struct cgroup_tree *tree)
     if (tree == NULL)
         return NULL;
     // Somebody else's groups may be empty at the moment and would go.
-    bool ours = tree->locked || (lock_fd(tree) >= 0 && lock(tree) == 0);
-    for (int i = 0; i < CGROUP_ROLES && ours; i++)
-        if (tree->parent_fd[i] >= 0)
+    for (int i = 0; i < CGROUP_ROLES; i++)
+        if (tree->parent_fd[i] >= 0 && (tree->locked || lock_role(tree, i) == 0))
             unlinkat(tree->parent_fd[i], tree->name, AT_REMOVEDIR);
     close_all(tree->parent_fd);
     close_all(tree->dir_fd);
@@ -382,8 +292,7 @@ static int open_tree(struct cgroup_tree *tree, const char *instance, const char 
     for (int role = 0; role < CGROUP_ROLES; role++) {
         if (!role_in_layout((enum cgroup_role)role, tree->layout))
             continue;
-        const struct cgroup_mount *m =
-            on_v2((enum cgroup_role)role) ? &mounts->v2 : cgroup_mounts_find(mounts, roles[role].controller);
+        const struct cgroup_mount *m = mount_of(mounts, (enum cgroup_role)role);
         r = m == NULL || m->mount[0] == '\0' ? -ENOENT : place_somewhere(tree, (enum cgroup_role)role, m, parent);
         if (r < 0) {
             *ret_why = missing[role];
@@ -420,12 +329,13 @@ enum cgroup_layout cgroup_tree_layout(const struct cgroup_tree *tree)
 
 // ---- one sandbox's groups ----
 
-static int make_group(int parent_fd, const char *name)
+static int make_group(enum cgroup_role role, int parent_fd, const char *name)
 {
     if (mkdirat(parent_fd, name, 0755) < 0)
         return -errno;
     cleanup_fd int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 || mkdirat(fd, "agent", 0755) < 0 || mkdirat(fd, "guest", 0755) < 0) {
+    bool with_agent = role != CGROUP_TRACK;
+    if (fd < 0 || (with_agent && mkdirat(fd, "agent", 0755) < 0) || mkdirat(fd, "guest", 0755) < 0) {
         int r = -errno;
         if (fd >= 0)
             unlinkat(fd, "agent", AT_REMOVEDIR);
@@ -449,7 +359,7 @@ int cgroup_group_new(struct cgroup_tree *tree, const char *name, struct cgroup_g
     for (int role = 0; role < CGROUP_ROLES; role++) {
         if (tree->dir_fd[role] < 0)
             continue;
-        g->dir_fd[role] = make_group(tree->dir_fd[role], name);
+        g->dir_fd[role] = make_group((enum cgroup_role)role, tree->dir_fd[role], name);
         if (g->dir_fd[role] < 0) {
             int r = g->dir_fd[role];
             g->dir_fd[role] = -1;
@@ -471,23 +381,48 @@ struct cgroup_group *cgroup_group_free(struct cgroup_group *group)
     return NULL;
 }
 
-static int move_to(const struct cgroup_group *g, const char *procs, pid_t pid)
+void cgroup_entry_close(struct cgroup_entry *entry)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%d", (int)pid);
-    for (int role = 0; role < CGROUP_ROLES; role++) {
-        if (g->dir_fd[role] < 0)
-            continue;
-        int r = file_write_at(g->dir_fd[role], procs, text);
-        if (r < 0)
-            return r;
-    }
+    close_fd(&entry->into);
+    close_all(entry->join[CGROUP_NAME]);
+    close_all(entry->join[CGROUP_AGENT]);
+}
+
+// The descriptors of one role.
+static int open_role(const struct cgroup_group *g, enum cgroup_role role, struct cgroup_entry *e)
+{
+    static const char *const files[] = {[CGROUP_NAME] = "tasks", [CGROUP_AGENT] = "agent/tasks"};
+    if (g->dir_fd[role] < 0)
+        return 0;
+    if (on_v2(role))
+        return (e->into = fcntl(g->dir_fd[role], F_DUPFD_CLOEXEC, 3)) < 0 ? -errno : 0;
+    for (int where = CGROUP_NAME; where <= CGROUP_AGENT; where++)
+        if ((e->join[where][role] = openat(g->dir_fd[role], files[where], O_WRONLY | O_CLOEXEC)) < 0)
+            return -errno;
     return 0;
 }
 
-int cgroup_group_enter(struct cgroup_group *group, pid_t pid)
+int cgroup_entry_open(const struct cgroup_group *group, struct cgroup_entry *ret_entry)
 {
-    return move_to(group, "cgroup.procs", pid);
+    struct cgroup_entry e = CGROUP_ENTRY_INIT;
+    for (int role = 0; role < CGROUP_ROLES; role++) {
+        int r = open_role(group, (enum cgroup_role)role, &e);
+        if (r < 0) {
+            cgroup_entry_close(&e);
+            return r;
+        }
+    }
+    *ret_entry = e;
+    return 0;
+}
+
+// "0" in `tasks`: this thread itself, which cannot end or change meanwhile, so the kernel need not stop anything for it.
+int cgroup_entry_join(const struct cgroup_entry *entry, int where)
+{
+    for (int role = 0; role < CGROUP_ROLES; role++)
+        if (entry->join[where][role] >= 0 && write(entry->join[where][role], "0", 1) < 0)
+            return -errno;
+    return 0;
 }
 
 static int write_number(int dir_fd, const char *file, uint64_t value)
@@ -577,7 +512,10 @@ static int delegate(int dir, uid_t owner)
 
 int cgroup_group_settle(struct cgroup_group *group, pid_t pid, const struct cgroup_limits *limits, uid_t owner)
 {
-    int r = move_to(group, "agent/cgroup.procs", pid);
+    int r = 0;
+    // NAME must be free of processes before it can give its controllers to its children.
+    if (group->tree->layout == CGROUP_V2)
+        r = write_number(group->dir_fd[CGROUP_UNIFIED], "agent/cgroup.procs", (uint64_t)pid);
     if (r == 0)
         r = group->tree->layout == CGROUP_V2 ? limit_v2(group->dir_fd[CGROUP_UNIFIED], limits) : limit_v1(group, limits);
     for (int role = 0; role < CGROUP_ROLES && r == 0; role++)
@@ -720,7 +658,7 @@ int cgroup_group_remove(struct cgroup_group *group)
         if (fd < 0)
             continue;
         int removed = 0;
-        int r = remove_below(fd, false, &removed);
+        int r = cgroup_remove_below(fd, false, &removed);
         if (r == 0 && unlinkat(group->tree->dir_fd[role], group->name, AT_REMOVEDIR) < 0)
             r = -errno;
         if (r < 0)

@@ -1,6 +1,6 @@
 // Control groups of sandboxes, the same on cgroup v2 and on hybrid v1 hosts.
 //
-// Every sandbox has one group per hierarchy with two children:
+// Every sandbox has one group per hierarchy with two children (where v2 is for tracking only, the agent is in NAME itself):
 //     PARENT/sandbox-engine-INSTANCE/NAME/agent    the agent, outside the guest's limits, so that a full memory, a fork bomb
 //                                                  or a spinning processor never takes away the hand that kills
 //     PARENT/sandbox-engine-INSTANCE/NAME/guest    everything the guest runs: memory, pids and cpu limits; delegated to the
@@ -56,11 +56,31 @@ int cgroup_tree_sweep(struct cgroup_tree *tree, unsigned wait_ms);
 // Removes the instance's own groups too, if they are empty and this process's.  NULL is fine; returns NULL.
 struct cgroup_tree *cgroup_tree_close(struct cgroup_tree *tree);
 
-// Makes NAME with its two children.  Nothing is left behind on failure.
+// Makes NAME with its children.  Nothing is left behind on failure.
 int cgroup_group_new(struct cgroup_tree *tree, const char *name, struct cgroup_group **ret_group);
-// Puts `pid` into NAME itself: the root of its cgroup namespace, unshared while it is there.
-int cgroup_group_enter(struct cgroup_group *group, pid_t pid);
-// Moves `pid` on into NAME/agent, sets the limits, and hands guest/ over to `owner`.
+
+// The way in, for a child that is still to be made: it is cloned into NAME's v2 group, and takes itself into those of v1.
+// Moving it from outside, by its pid, makes every fork and exit of the machine wait, and the mover for an RCU grace period
+// each time: that was most of what a start cost.
+//
+// The order: clone3 with CLONE_INTO_CGROUP into `into`; in the child cgroup_entry_join(e, CGROUP_NAME), unshare of the cgroup
+// namespace (whose root that makes NAME), cgroup_entry_join(e, CGROUP_AGENT); in the parent cgroup_group_settle.
+struct cgroup_entry {
+    int into;                   // for clone3; -1: there is no v2 group
+    int join[2][CGROUP_ROLES];  // [CGROUP_NAME], [CGROUP_AGENT]; -1: nothing to join there
+};
+enum { CGROUP_NAME, CGROUP_AGENT };
+#define CGROUP_ENTRY_INIT                                                                                                      \
+    {                                                                                                                          \
+        .into = -1, .join = {{-1, -1, -1, -1, -1, -1}, {-1, -1, -1, -1, -1, -1}},                                              \
+    }
+// Opens the way.  It is opened by one who may, because the kernel looks at the rights of the opener; the child needs none.
+int cgroup_entry_open(const struct cgroup_group *group, struct cgroup_entry *ret_entry);
+void cgroup_entry_close(struct cgroup_entry *entry);
+// In the child, which must have one thread.
+int cgroup_entry_join(const struct cgroup_entry *entry, int where);
+
+// Sets the limits, and hands guest/ over to `owner`; where v2 has the controllers, also moves `pid` from NAME to NAME/agent.
 int cgroup_group_settle(struct cgroup_group *group, pid_t pid, const struct cgroup_limits *limits, uid_t owner);
 // A descriptor of guest/ in the hierarchy with that role, or -ENOENT if the layout has none.  The caller's.
 int cgroup_group_guest_fd(const struct cgroup_group *group, enum cgroup_role role);

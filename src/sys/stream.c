@@ -2,16 +2,24 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "sys/fdpass.h"
 #include "wire/frame.h"
 #include "wire/pb.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 enum { READ_STEP = 64 * 1024 };
+
+// A descriptor that goes with a byte of `out`.
+struct attached {
+    size_t at;  // index of that byte
+    int fd;
+};
 
 struct stream {
     int fd;
@@ -21,9 +29,12 @@ struct stream {
     void *arg;
     struct buf in;
     struct buf out;
-    size_t out_sent;  // bytes at the start of `out` that the socket has taken
+    size_t out_sent;                           // bytes at the start of `out` that the socket has taken
+    struct attached attached[STREAM_FDS_MAX];  // in order
+    size_t attached_count;
     bool held;
     bool ended;
+    bool half_closed;  // the peer sends no more
     bool finishing;
     bool discarding;  // a frame was too long: what still comes is thrown away
     bool in_callback;
@@ -64,6 +75,9 @@ struct stream *stream_free(struct stream *s)
         return NULL;
     s->watch = watch_remove(s->watch);
     close_fd(&s->fd);
+    for (size_t i = 0; i < s->attached_count; i++)
+        close_fd(&s->attached[i].fd);
+    s->attached_count = 0;
     s->ended = true;
     if (s->in_callback) {  // on_event still holds it
         s->freed = true;
@@ -90,7 +104,7 @@ static void update_interest(struct stream *s)
     if (s->ended || s->watch == NULL)
         return;
     // A socket is nearly always writable: asking for EPOLLOUT brings us back from the loop to deliver what waits.
-    uint32_t events = (s->held ? 0 : EPOLLIN) | (stream_queued(s) > 0 || s->redeliver ? EPOLLOUT : 0);
+    uint32_t events = (s->held || s->half_closed ? 0 : EPOLLIN) | (stream_queued(s) > 0 || s->redeliver ? EPOLLOUT : 0);
     watch_set(s->watch, events);
 }
 
@@ -101,15 +115,33 @@ void stream_hold(struct stream *s, bool hold)
     update_interest(s);
 }
 
+// One send: up to the next byte that has a descriptor, or from it.  The number of bytes taken, or a negative errno.
+static ssize_t send_part(struct stream *s)
+{
+    size_t end = s->out.len;
+    bool with_fd = false;
+    for (size_t i = 0; i < s->attached_count && i < 2; i++) {
+        if (s->attached[i].at == s->out_sent)
+            with_fd = true;
+        else if (s->attached[i].at < end)
+            end = s->attached[i].at;
+    }
+    ssize_t n = fdpass_send(s->fd, s->out.data + s->out_sent, end - s->out_sent, &s->attached[0].fd, with_fd ? 1 : 0);
+    if (n > 0 && with_fd) {
+        close_fd(&s->attached[0].fd);
+        s->attached_count--;
+        memmove(s->attached, s->attached + 1, s->attached_count * sizeof s->attached[0]);
+    }
+    return n;
+}
+
 // Sends what the socket takes.  0 or a negative errno.
 static int flush(struct stream *s)
 {
     while (stream_queued(s) > 0) {
-        ssize_t n = send(s->fd, s->out.data + s->out_sent, stream_queued(s), MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
-            continue;
+        ssize_t n = send_part(s);
         if (n < 0)
-            return errno == EAGAIN ? 0 : -errno;
+            return n == -EAGAIN ? 0 : (int)n;
         s->out_sent += (size_t)n;
     }
     buf_clear(&s->out);
@@ -125,6 +157,8 @@ static int flush(struct stream *s)
 static void compact(struct stream *s)
 {
     buf_consume(&s->out, s->out_sent);
+    for (size_t i = 0; i < s->attached_count; i++)
+        s->attached[i].at -= s->out_sent;
     s->out_sent = 0;
     s->out.error = 0;
 }
@@ -149,20 +183,49 @@ int stream_send(struct stream *s, const void *message)
     return sent(s, pb_append_frame(&s->out, message, s->limits.queue_max));
 }
 
-int stream_send_bytes(struct stream *s, const void *bytes, size_t n)
+int stream_send_fd(struct stream *s, const void *message, int fd)
+{
+    if (s->ended)
+        return -EPIPE;
+    if (s->attached_count == STREAM_FDS_MAX)
+        return -ENOSPC;
+    compact(s);
+    size_t at = s->out.len;
+    int r = pb_append_frame(&s->out, message, s->limits.queue_max);
+    if (r == 0)
+        s->attached[s->attached_count++] = (struct attached){.at = at, .fd = fd};
+    // The frame is queued: what goes wrong from here on is told by on_end, and the descriptor is this stream's.
+    return r == 0 ? (sent(s, 0), 0) : sent(s, r);
+}
+
+// One frame of two parts.
+static int send_parts(struct stream *s, const void *first, size_t n_first, const void *second, size_t n_second)
 {
     if (s->ended)
         return -EPIPE;
     compact(s);
     uint8_t *space;
+    size_t n = n_first + n_second;
     int r = n > UINT32_MAX ? -EMSGSIZE : buf_reserve(&s->out, FRAME_HEAD + n, &space);
     if (r == 0) {
         frame_put_head(space, (uint32_t)n);
-        if (n > 0)
-            memcpy(space + FRAME_HEAD, bytes, n);
+        if (n_first > 0)
+            memcpy(space + FRAME_HEAD, first, n_first);
+        if (n_second > 0)
+            memcpy(space + FRAME_HEAD + n_first, second, n_second);
         buf_commit(&s->out, FRAME_HEAD + n);
     }
     return sent(s, r);
+}
+
+int stream_send_bytes(struct stream *s, const void *bytes, size_t n)
+{
+    return send_parts(s, NULL, 0, bytes, n);
+}
+
+int stream_send_typed(struct stream *s, uint8_t type, const void *bytes, size_t n)
+{
+    return send_parts(s, &type, 1, bytes, n);
 }
 
 void stream_finish(struct stream *s)
@@ -217,6 +280,19 @@ static void deliver(struct stream *s)
         buf_consume(&s->in, used);
 }
 
+// The peer sends no more.  A peer that has closed altogether shows as POLLHUP.
+static void at_end(struct stream *s)
+{
+    struct pollfd p = {.fd = s->fd};
+    if (s->handler->on_half_close == NULL || poll(&p, 1, 0) != 0) {
+        end(s, 0);
+        return;
+    }
+    s->half_closed = true;
+    update_interest(s);
+    s->handler->on_half_close(s->arg);
+}
+
 static void fill(struct stream *s)
 {
     uint8_t *space;
@@ -232,7 +308,7 @@ static void fill(struct stream *s)
         return;
     }
     if (n == 0) {
-        end(s, 0);
+        at_end(s);
         return;
     }
     if (s->discarding)
@@ -246,15 +322,18 @@ static void on_event(void *arg, uint32_t events)
     struct stream *s = arg;
     s->in_callback = true;
     if ((events & EPOLLOUT) != 0) {
+        bool waited = stream_queued(s) > 0;
         int r = flush(s);
         if (r < 0)
             end(s, r);
         else if (s->redeliver)
             deliver(s);
+        if (!s->ended && waited && stream_queued(s) == 0 && s->handler->on_drained != NULL)
+            s->handler->on_drained(s->arg);
         update_interest(s);
     }
     if (!s->ended && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
-        if (!s->held)
+        if (!s->held && !s->half_closed)
             fill(s);
         else if ((events & (EPOLLHUP | EPOLLERR)) != 0)
             end(s, 0);

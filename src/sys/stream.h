@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { STREAM_FDS_MAX = 16 };
+
 struct stream;
 
 struct stream_handler {
@@ -21,6 +23,11 @@ struct stream_handler {
     // Optional.  A frame is longer than frame_max: called once, in place of on_end(-EMSGSIZE).  Everything that still comes
     // is thrown away, but sending goes on, so that the peer can be told why; on_end follows when the peer goes.
     void (*on_oversize)(void *arg);
+    // Optional.  What was queued has been taken by the socket; not called from inside a send.
+    void (*on_drained)(void *arg);
+    // Optional.  The peer has shut down its sending side, and still reads: called once, in place of on_end(0), which follows
+    // when the peer closes.
+    void (*on_half_close)(void *arg);
 };
 
 struct stream_limits {
@@ -39,6 +46,12 @@ struct stream *stream_free(struct stream *s);
 int stream_send(struct stream *s, const void *message);
 // The same for one frame of bytes.
 int stream_send_bytes(struct stream *s, const void *bytes, size_t n);
+
+// The same for one frame of `type` and `n` bytes behind it.
+int stream_send_typed(struct stream *s, uint8_t type, const void *bytes, size_t n);
+// As stream_send, with `fd` on the frame's first byte (SCM_RIGHTS); it is taken over on success.  At most STREAM_FDS_MAX wait
+// at once (-ENOSPC).
+int stream_send_fd(struct stream *s, const void *message, int fd);
 
 // Bytes not yet taken by the socket.
 size_t stream_queued(const struct stream *s);

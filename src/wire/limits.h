@@ -30,6 +30,11 @@ enum {
     AGENT_RESULT_MAX = 60 * 1024,  // what fits a GuestResponse with its envelope
     AGENT_STREAMS_MAX = 16,
     AGENT_VSOCK_PORT = 1024,  // of a machine's agent; the host connects
+    PROCESSES_MAX = 256,             // background processes an agent knows, running or not
+    PROCESS_RING_MAX = 256 * 1024,   // output kept of each of the two streams of one
+    PROCESS_ARGV_MAX = 96,           // bytes of a process's arguments in a list
+    STREAM_PAYLOAD_MAX = 64 * 1024,  // of one frame on a stream line
+    STREAM_WINDOW = 128 * 1024,      // bytes of stdin that may be under way; fits a socket, so that sending never waits
 
     // Heap a parser may take for one message; protobuf's many small parts make it larger than the frame.
     UNPACK_HEAP_MAX = 1024 * 1024,

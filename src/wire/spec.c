@@ -280,7 +280,64 @@ int spec_check_guest(const Sandbox__GuestRequest *r, struct err *err)
         return check_mkdir(r->mkdir, err);
     case SANDBOX__GUEST_REQUEST__OP_REMOVE:
         return check_path(r->remove->path, err);
+    case SANDBOX__GUEST_REQUEST__OP_LIST_PROCESSES:
+        return 0;
+    case SANDBOX__GUEST_REQUEST__OP_SIGNAL_PROCESS:
+        if (r->signal_process->signal < 1 || r->signal_process->signal > SPEC_SIGNAL_MAX)
+            return INVALID("signal is %" PRIu32 "; signals go from 1 to %d", r->signal_process->signal, SPEC_SIGNAL_MAX);
+        return 0;
     default:
         return INVALID("the guest operation is missing, or one this engine does not know");
+    }
+}
+
+// ---- streams ----
+
+static int check_command(const Sandbox__Guest__Exec *e, const Sandbox__Guest__Terminal *terminal, struct err *err)
+{
+    if (e == NULL)
+        return INVALID("there is no command");
+    if (terminal != NULL && (terminal->rows > UINT16_MAX || terminal->cols > UINT16_MAX))
+        return INVALID("the terminal is %" PRIu32 " by %" PRIu32 "; at most %d rows and columns are possible", terminal->rows,
+                       terminal->cols, UINT16_MAX);
+    if (e->stdin_rest > 0)
+        return INVALID("stdin_rest is %" PRIu32 "; no input follows a stream's request, it goes over the stream",
+                       e->stdin_rest);
+    return check_exec(e, err);
+}
+
+static int check_any_path(ProtobufCBinaryData path, struct err *err)
+{
+    int code = check_path(path, err);
+    if (code == SANDBOX_ERR_PATH_DENIED)
+        return err_set(err, code, "the path must be absolute and have no \".\" or \"..\" component");
+    return code;
+}
+
+int spec_check_stream(const Sandbox__StreamRequest *r, struct err *err)
+{
+    switch (r->op_case) {
+    case SANDBOX__STREAM_REQUEST__OP_EXEC:
+        return check_command(r->exec->exec, r->exec->terminal, err);
+    case SANDBOX__STREAM_REQUEST__OP_SPAWN:
+        if (r->spawn->ring_bytes > PROCESS_RING_MAX)
+            return INVALID("ring_bytes is %" PRIu32 "; at most %d are kept", r->spawn->ring_bytes, PROCESS_RING_MAX);
+        return check_command(r->spawn->exec, r->spawn->terminal, err);
+    case SANDBOX__STREAM_REQUEST__OP_ATTACH:
+        return 0;
+    case SANDBOX__STREAM_REQUEST__OP_TAR_IN:
+        return check_any_path(r->tar_in->path, err);
+    case SANDBOX__STREAM_REQUEST__OP_TAR_OUT:
+        return check_any_path(r->tar_out->path, err);
+    case SANDBOX__STREAM_REQUEST__OP_READ:
+        if (r->read->offset > INT64_MAX)
+            return INVALID("offset %" PRIu64 " is beyond any file", r->read->offset);
+        return check_any_path(r->read->path, err);
+    case SANDBOX__STREAM_REQUEST__OP_WRITE: {
+        int code = check_any_path(r->write->path, err);
+        return code == 0 ? check_mode(r->write->mode, err) : code;
+    }
+    default:
+        return INVALID("the stream's operation is missing, or one this engine does not know");
     }
 }

@@ -16,6 +16,7 @@
 enum {
     SPEC_MEMORY_MIB_MIN = 16,
     SPEC_DISK_MIB_MIN = 16,
+    SPEC_SIGNAL_MAX = 64,
     // What all env_vars of a create may take together, so that they fit one control message to the agent.
     SPEC_ENV_TOTAL_MAX = 63 * 1024,
     HOST_NAME_MAX_BYTES = 253,
@@ -32,6 +33,7 @@ struct spec_limits {
 int spec_check_create(const Sandbox__CreateRequest *request, const struct spec_limits *limits, struct err *err);
 // 1 to SESSION_KEY_MAX printable ASCII bytes without '"' and '\\'.
 int spec_check_session_key(ProtobufCBinaryData key, struct err *err);
+int spec_check_stream(const Sandbox__StreamRequest *request, struct err *err);
 int spec_check_guest(const Sandbox__GuestRequest *request, struct err *err);
 
 // "host", "host:port" or "*.suffix[:port]" (spec 000, "Egress policy").

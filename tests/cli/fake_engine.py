@@ -7,7 +7,7 @@ import struct
 import tempfile
 import threading
 
-CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, ERROR, REQUEST_ID = 1, 2, 3, 4, 5, 6, 7, 15, 100
+CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, STREAM, ERROR, REQUEST_ID = 1, 2, 3, 4, 5, 6, 7, 9, 15, 100
 
 
 def varint(n):
@@ -73,6 +73,7 @@ class Engine:
         self.status = '{"version":"test","tiers":[]}'
         self.isolation = 2
         self.lock = threading.Lock()
+        self.lines = []  # agents' ends of all streams so far
         self.creates, self.execs, self.destroyed, self.gone = [], [], [], 0
         self.inspect_error = None
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -94,16 +95,25 @@ class Engine:
 
     def serve(self, peer):
         stream = peer.makefile("rb")
+        lines = []  # agents' ends of streams: they end with a sandbox, and with the connection
         try:
             while len(head := stream.read(4)) == 4:
                 message = parse(stream.read(struct.unpack(">I", head)[0]))
-                answer = self.answer(message)
+                if STREAM in message and not self.refuse:
+                    answer = self.stream(peer, message, lines)
+                else:
+                    answer = self.answer(message)
+                if DESTROY in message:
+                    while lines:
+                        lines.pop().close()
                 if answer == "hang up":
                     peer.shutdown(socket.SHUT_RDWR)
                 elif answer is not None:
                     peer.sendall(struct.pack(">I", len(answer)) + answer)
         except OSError:
             pass
+        while lines:
+            lines.pop().close()
         with self.lock:
             self.gone += 1
 
@@ -139,6 +149,57 @@ class Engine:
                 return self.error(message, *self.inspect_error)
             return self.reply(message, INSPECT, field(1, parse(message[INSPECT][0])[1][0]) + field(2, 1))
         return self.guest(message)
+
+    def stream(self, peer, message, lines):
+        """Hands out a stream, and plays the agent on it; the answer to send instead, or None."""
+        request = parse(message[STREAM][0])
+        what = parse(request[10][0])
+        command = parse(what[1][0])
+        does = self.scripts[command[1][0].decode()]
+        if isinstance(does, tuple) or does == "hang up":
+            with self.lock:
+                self.execs.append(command)
+            return does if does == "hang up" else self.error(message, *does)
+        ours, theirs = socket.socketpair()
+        lines.append(ours)
+        answer = self.reply(message, STREAM, field(1, request[1][0]))
+        with theirs:
+            socket.send_fds(peer, [struct.pack(">I", len(answer)) + answer], [theirs.fileno()])
+        given = self.read_stdin(ours) if what.get(3) and 2 not in what else b""
+        if given:
+            command[7] = [given]
+        command["terminal"] = what.get(2)
+        with self.lock:
+            self.execs.append(command)
+            self.lines.append(ours)
+        if does != "hang":
+            self.play(ours, does)
+        return None
+
+    @staticmethod
+    def read_stdin(line):
+        data, given = line.makefile("rb"), b""
+        while len(head := data.read(4)) == 4:
+            body = data.read(struct.unpack(">I", head)[0])
+            if body[:1] != b"\x01":
+                break
+            given += body[1:]
+        return given
+
+    @staticmethod
+    def play(line, result):
+        """A Result as exec_result makes it: its output as frames of at most 64 KiB, then the rest of it."""
+        fields = parse(parse(result)[10][0])
+
+        def say(kind, body):
+            line.sendall(struct.pack(">IB", len(body) + 1, kind) + body)
+
+        for kind, number in ((16, 5), (17, 6)):
+            data = fields.pop(number, [b""])[0]
+            for at in range(0, len(data), 65536):
+                say(kind, data[at:at + 65536])
+        rest = b"".join(field(number, values[0]) for number, values in fields.items())
+        say(18, varint(10 << 3 | 2) + varint(len(rest)) + rest)
 
     def guest(self, message):
         request = parse(message[GUEST][0])

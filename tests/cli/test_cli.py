@@ -2,17 +2,20 @@
 """sandbox-cli against an engine made here, and stand-ins for its companion programs.  Prints TAP.
 
 test_cli.py CLI HELLO..."""
+import fcntl
 import json
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from fake_engine import Engine, exec_result  # noqa: E402
+from fake_engine import Engine, exec_result, parse  # noqa: E402
 
 CLI, *HELLOS = (os.path.abspath(p) for p in sys.argv[1:])
 DEADLINE = 20
@@ -164,10 +167,10 @@ def signals_timeouts_and_limits_show(engine):
         "killed": exec_result(signal=9, oom=1),
         "slow": exec_result(signal=9, timed_out=1),
         "big": exec_result(out=b"x" * 32768, out_total=5000000, signal=9, limit=1),
-        "head": exec_result(out=b"x\n", out_total=3),
+        "head": exec_result(out=b"x\n" * 100000),
     }
     for script, status, true in (("killed", 137, {"oom_killed"}), ("slow", 124, {"timed_out"}),
-                                 ("big", 137, {"output_truncated", "output_limit_hit"}), ("head", 0, {"output_truncated"})):
+                                 ("big", 137, {"output_truncated", "output_limit_hit"}), ("head", 0, set())):
         done = cli("run", "--template", "t", "--timeout", "1234", "--exec", script, engine=engine)
         event = events(done.out)[-1]
         assert done.returncode == status == event["exit_code"], (script, done.returncode)
@@ -201,6 +204,53 @@ def stdin_has_a_limit(engine):
     assert done.returncode == 1 and "65536" in done.err and engine.creates == []
     done = cli("run", "--template", "t", "--exec", "cat", "--stdin", stdin=b"x" * 65000, engine=engine)
     assert done.returncode == 0 and engine.execs[0][7] == [b"x" * 65000], done.err
+
+
+@test
+def output_comes_while_the_script_runs(engine):
+    engine.scripts["forever"] = "hang"
+    running = start("run", "--template", "t", "--exec", "forever", engine=engine)
+    running.stdout.readline()
+    wait_for(lambda: engine.lines)
+    engine.lines[0].sendall(b"\0\0\0\7\x10first\n" + b"\0\0\0\7\x11other\n")
+    assert running.stdout.readline() == b"first\n"
+    assert running.stderr.readline() == b"other\n"
+    engine.lines[0].close()  # the sandbox is gone: no exit code of the script's
+    out, err = running.communicate(timeout=DEADLINE)
+    assert running.returncode == 1 and b"ended before" in err and b'"exec"' not in out, (out, err)
+
+
+@test
+def a_terminal_is_passed_on(engine):
+    engine.scripts["sh"] = "hang"
+    usage("run", "--template", "t", "--tty", says="--tty is for --exec")
+    usage("run", "--template", "t", "--tty", "--stdin", "--exec", "sh", says="contradict")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
+    cooked = termios.tcgetattr(theirs)
+    running = subprocess.Popen([CLI, "run", "--template", "t", "--tty", "--exec", "sh"], stdin=theirs, stdout=subprocess.PIPE,
+                               env=environment(engine), start_new_session=True,
+                               preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    running.stdout.readline()
+    wait_for(lambda: engine.lines)
+    assert parse(engine.execs[0]["terminal"][0]) == {1: [30], 2: [90]}
+    wait_for(lambda: not termios.tcgetattr(theirs)[3] & termios.ICANON)
+    line = engine.lines[0].makefile("rb")
+    os.write(ours, b"a\x03")  # ^C is a key like any other
+    got = b""
+    while got != b"a\x03":
+        size = struct.unpack(">I", line.read(4))[0]
+        body = line.read(size)
+        assert body[0] == 1, body
+        got += body[1:]
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
+    assert line.read(9) == b"\0\0\0\5\x03\0\x32\0\x84"
+    engine.play(engine.lines[0], exec_result(out=b"bye\r\n", code=4))
+    out, _ = running.communicate(timeout=DEADLINE)
+    assert running.returncode == 4 and out.startswith(b"bye\r\n"), out
+    assert termios.tcgetattr(theirs)[3] == cooked[3]
+    os.close(ours)
+    os.close(theirs)
 
 
 @test

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MARK "86421.5"  // seconds that nothing else sleeps
@@ -27,6 +28,51 @@ static void invalid_spec(void **state)
     spec.vcpu_count = 0;
     assert_fails(sandbox_create(&spec, &h), SANDBOX_ERR_INVALID_SPEC);
     assert_null(h);
+}
+
+static void pool_exhausted(void **state)
+{
+    // None of this size is warm, and it may not wait.
+    sandbox_handle_t *h = NULL;
+    sandbox_spec_t spec = small_spec();
+    spec.memory_mib = 37;
+    spec.pool_wait_ms = 0;
+    assert_fails(sandbox_create(&spec, &h), SANDBOX_ERR_POOL_EXHAUSTED);
+    assert_null(h);
+    // With a wait there is one.
+    spec.pool_wait_ms = patient(20000);
+    assert_ok(sandbox_create(&spec, &h));
+    assert_ok(sandbox_destroy(h));
+}
+
+static bool session_has_expired(void *key)
+{
+    return sandbox_session_renew(key, 0, NULL) == SANDBOX_ERR_SESSION_EXPIRED;
+}
+
+static void session_unknown_limit_and_expired(void **state)
+{
+    uint64_t expires = 7;
+    char key[] = "of the codes";
+    assert_fails(sandbox_session_renew(key, 1, &expires), SANDBOX_ERR_SESSION_UNKNOWN);
+    sandbox_handle_t *h = NULL;
+    sandbox_spec_t spec = small_spec();
+    spec.session_key = key;
+    spec.ttl_seconds = 30 * 24 * 3600;
+    assert_ok(sandbox_create(&spec, &h));
+    // Thirty days is the default of the maximum: nothing can be added, but it can be asked for.
+    assert_fails(sandbox_session_renew(key, 1, &expires), SANDBOX_ERR_SESSION_LIMIT);
+    assert_int_equal(expires, 7);
+    assert_ok(sandbox_session_renew(key, 0, &expires));
+    assert_in_range(expires, (uint64_t)time(NULL) + 30 * 24 * 3600 - 600, (uint64_t)time(NULL) + 30 * 24 * 3600);
+    assert_ok(sandbox_destroy(h));
+    char brief[] = "of the codes, brief";
+    spec.session_key = brief;
+    spec.ttl_seconds = 1;
+    assert_ok(sandbox_create(&spec, &h));
+    assert_ok(sandbox_destroy(h));
+    assert_true(eventually(session_has_expired, brief, 10000));
+    assert_fails(sandbox_session_renew(brief, 1, &expires), SANDBOX_ERR_SESSION_EXPIRED);
 }
 
 static void daemon_unreachable(void **state)
@@ -294,6 +340,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(invalid_spec),
+        cmocka_unit_test(pool_exhausted),
+        cmocka_unit_test(session_unknown_limit_and_expired),
         cmocka_unit_test(daemon_unreachable),
         cmocka_unit_test(permission_denied),
         cmocka_unit_test(guest_unavailable),

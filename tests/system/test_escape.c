@@ -199,6 +199,25 @@ static void socket_memory_is_the_sandboxs(void **state)
     innocent_look("tcp");
 }
 
+// No memory limit counts what they hold.
+static void netlink_sockets_are_limited_for_each(void **state)
+{
+    enum { SOCKETS = 64, ROOM = 512 * 1024 };
+    cleanup_sandbox sandbox_handle_t *a = create_with_hostile(), *b = create_with_hostile();
+    assert_int_equal(started(a, "netlinks"), SOCKETS);
+    assert_int_equal(started(b, "netlinks"), SOCKETS);
+    long held = number(a, "awk 'NR > 1 { sum += $5 } END { print sum }' /proc/net/netlink");
+    assert_in_range(held, 1, SOCKETS * ROOM);
+    // Who needs one now is told so, and gets it when there are fewer again.
+    put_probe(a);
+    assert_int_equal(exit_code(a, PROBE " interfaces"), 1);
+    assert_int_equal(exit_code(a, "for p in /proc/[0-9]*; do ! grep -q hostile $p/comm || kill -9 ${p#/proc/}; done; i=0; "
+                                  "until " PROBE " interfaces | grep -qx lo; do i=$((i+1)); [ $i -lt 500 ] || exit 1; "
+                                  "sleep 0.02; done"),
+                     0);
+    innocent_look("netlink");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +231,7 @@ int main(void)
         cmocka_unit_test(queued_signals_are_not_roots),
         cmocka_unit_test(message_queues_are_not_roots),
         cmocka_unit_test(socket_memory_is_the_sandboxs),
+        cmocka_unit_test(netlink_sockets_are_limited_for_each),
     };
     return cmocka_run_group_tests_name("escape", tests, start, stop);
 }

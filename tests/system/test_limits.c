@@ -184,6 +184,32 @@ static void memory_storm_of_many_processes(void **state)
     assert_true(s.is_running);
 }
 
+// Each uses most of what it may; together that is far more than one may, and nobody is killed for it.
+static void neighbours_at_their_limits_share_no_ceiling(void **state)
+{
+    enum { NEIGHBOURS = 4 };
+    sandbox_spec_t spec = plain_spec();
+    spec.memory_mib = 128;
+    sandbox_handle_t *h[NEIGHBOURS];
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        h[i] = create(&spec);
+        cleanup_result sandbox_exec_result_t r = {0};
+        run(h[i],
+            "python3 -c 'import time; b = bytearray(100 << 20); open(\"held\", \"w\").close(); time.sleep(677)' "
+            ">/dev/null 2>&1 & until [ -e held ] || ! kill -0 $!; do sleep 0.05; done",
+            &r);
+        assert_false(r.oom_killed);
+    }
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        sandbox_status_t s = {0};
+        assert_ok(sandbox_inspect(h[i], &s));
+        assert_in_range(s.memory_rss_mib, 100, 128);
+        assert_answers(h[i]);
+    }
+    for (int i = 0; i < NEIGHBOURS; i++)
+        assert_ok(sandbox_destroy(h[i]));
+}
+
 static void shared_memory_is_limited(void **state)
 {
     cleanup_sandbox sandbox_handle_t *h = create(NULL);
@@ -299,6 +325,7 @@ int main(void)
         cmocka_unit_test(too_much_output_is_killed_and_counted),
         cmocka_unit_test(memory_is_limited_and_running_out_is_said),
         cmocka_unit_test(memory_storm_of_many_processes),
+        cmocka_unit_test(neighbours_at_their_limits_share_no_ceiling),
         cmocka_unit_test(shared_memory_is_limited),
         cmocka_unit_test(processors_are_limited),
         cmocka_unit_test(the_number_of_processors_seen_is_the_limit),

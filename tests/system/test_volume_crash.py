@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Session volumes when engine and jailer are killed, at random moments and at steps of a create.  Prints TAP.
+"""Session volumes when engine and jailer are killed, at random moments and at steps of a create and of a destroy.  Prints TAP.
 
 After each kill and the next start: what a client was told (this volume is there; it lives until then) is so; what a guest had
 synced is there; every file in volumes/ has a row and every row a file.
@@ -363,9 +363,81 @@ def both_are_killed_at_steps_of_the_engine():
     return at_steps("engine", ["engine", "jailer"], 100 if LONG else 12)
 
 
+# ---- at each step of a destroy ----------------------------------------------------------------------------------------------------
+
+class Ending:
+    """A sandbox with a volume, in which a file was written and a process goes on writing another; its destroy is traced."""
+
+    def __init__(self, key, traced, step, which, *victims):
+        self.client = system.client()
+        self.sandbox = self.client.create(key=key)
+        code, _, _, err = self.client.execute(
+            self.sandbox, f"echo {key} > kept && sync kept && (while :; do echo x; done > noise) >/dev/null 2>&1 &")
+        need(code == 0, f"the guest cannot write: {err}")
+        self.known = below(system.jailer)
+        self.tracer = Tracer(getattr(system, traced), step, which, *victims)
+
+    def destroy(self):
+        """What the tracer says in the end."""
+        try:
+            self.client.destroy(self.sandbox)
+        except (Gone, Refused, OSError):
+            pass
+        return self.tracer.end()
+
+
+def kept(client, keys):
+    for key in keys:
+        client.renew(key, 0)
+        need(work_of(client, key, "cat kept; rm -f noise") == key + "\n", f"{key}: what was synced is not there")
+
+
+def destroyed_at_steps(traced, which, victims, count):
+    new_system()
+    first = Ending("step-0", traced, 0, which, 0)
+    said = first.destroy()
+    first.client.close()
+    need(said[0] == "total" and int(said[1]) > 5, f"the tracer says {said}")
+    total, killed, keys = int(said[1]), 0, ["step-0"]
+    steps = sorted({1 + int((i + RANDOM.random()) * total / count) for i in range(count)})
+    for step in steps:
+        keys.append(f"step-{step}")
+        ending = Ending(keys[-1], traced, step, which, *[getattr(system, name) for name in victims])
+        if ending.destroy()[0] == "killed":
+            killed += 1
+        else:  # this one had fewer steps than the first
+            kill(system.jailer)
+        assert_dead(ending.known)
+        ending.client.close()
+        need(len(files()) == len(keys), f"step {step}: {len(files())} files for {len(keys)} volumes")
+        system.start()
+        with system.client() as client:
+            kept(client, [keys[0]] + keys[-2:])
+    with system.client() as client:
+        kept(client, keys)
+    stop_in_order()
+    need(len(files()) == len(keys), f"{len(files())} files for {len(keys)} volumes")
+    need(2 * killed >= len(steps), f"only {killed} of {len(steps)} kills came in the middle")
+    return f"killed at {killed} of {total} steps"
+
+
+def the_jailer_is_killed_at_steps_of_a_destroy():
+    return destroyed_at_steps("jailer", "self", ["jailer"], 60 if LONG else 12)
+
+
+def the_engine_is_killed_at_steps_of_a_destroy():
+    return destroyed_at_steps("engine", "self", ["engine"], 60 if LONG else 12)
+
+
+def both_are_killed_at_steps_of_a_destroy():
+    return destroyed_at_steps("jailer", "self", ["engine", "jailer"], 40 if LONG else 6)
+
+
 CASES = [a_volume_survives_a_restart, an_expiry_passes_while_nothing_runs, a_renewal_counts_after_a_crash,
          files_and_rows_without_each_other_are_settled, a_lost_database_costs_no_volume, killed_at_random_moments,
-         the_jailer_is_killed_at_steps, the_engine_is_killed_at_steps, both_are_killed_at_steps_of_the_engine]
+         the_jailer_is_killed_at_steps, the_engine_is_killed_at_steps, both_are_killed_at_steps_of_the_engine,
+         the_jailer_is_killed_at_steps_of_a_destroy, the_engine_is_killed_at_steps_of_a_destroy,
+         both_are_killed_at_steps_of_a_destroy]
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
 run_cases(CASES, WORK, lambda: [system] if system is not None else [])

@@ -44,7 +44,7 @@ static void make_root(const char *root)
 {
     must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
     must(mount("root", root, "tmpfs", 0, "size=256m,nr_inodes=0") == 0 && chdir(root) == 0, "root tmpfs");
-    static const char *const dirs[] = {"usr", "proc", "dev", "etc", "tmp", "root", "old"};
+    static const char *const dirs[] = {"usr", "proc", "dev", "etc", "tmp", "root", "old", "dev/pts"};
     for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
         must(mkdir(dirs[i], 0755) == 0, dirs[i]);
     static const char *const links[] = {"bin", "sbin", "lib", "lib64"};
@@ -64,6 +64,8 @@ static void make_root(const char *root)
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
         must(mknod(devices[i].name, S_IFCHR | 0666, makedev(1, devices[i].minor)) == 0, devices[i].name);
     umask(022);
+    must(mount("devpts", "dev/pts", "devpts", 0, "newinstance,ptmxmode=0666,mode=0620") == 0, "devpts");
+    must(symlink("pts/ptmx", "dev/ptmx") == 0, "dev/ptmx");
     const char *extra = getenv("RIG_MAKE");
     must(extra == NULL || system(extra) == 0, "RIG_MAKE");
     must(syscall(SYS_pivot_root, ".", "old") == 0 && chdir("/") == 0, "pivot_root");

@@ -378,9 +378,10 @@ static void on_control(struct stage *s, unsigned slot)
         atomic_store(&s->play->broken, true);
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
         on_configure(s, slot, command->configure);
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fds == 1)
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fds == 1) {
+        atomic_store(&s->play->last_stream, command->open_stream->id);
         take_line(s, slot, fd);
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PING) {
+    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PING) {
         atomic_fetch_add(&s->play->pings, 1);
         if (!atomic_load(&s->play->mute_pings))
             report_pong(s->slot[slot].control, command->ping->nonce);
@@ -500,6 +501,19 @@ static void take_kill(struct stage *s)
         report_configured(s->slot[slot - 1].control, 0);
 }
 
+static void take_stream_end(struct stage *s)
+{
+    uint64_t id = atomic_exchange(&s->play->end_stream, 0);
+    if (id == 0 || !s->slot[0].live)
+        return;
+    Sandbox__Agent__StreamEnded ended = SANDBOX__AGENT__STREAM_ENDED__INIT;
+    ended.id = id;
+    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+    message.report_case = SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED;
+    message.stream_ended = &ended;
+    report(s->slot[0].control, &message);
+}
+
 void *play_jailer(void *arg)
 {
     struct stage *s = calloc(1, sizeof *s);
@@ -514,6 +528,7 @@ void *play_jailer(void *arg)
     while (!s->over && !atomic_load(&s->rig->stop)) {
         look(s);
         take_kill(s);
+        take_stream_end(s);
         release_held(s);
         bury(s);
     }

@@ -40,6 +40,7 @@ struct play {
     atomic_int volume_error, delete_error;  // of VOLUME_CREATE, VOLUME_DELETE
     atomic_bool hold_volumes;               // keeps VOLUME_CREATE until it is false again
     atomic_uint volumes;                    // files there are; with a number before the start, foreign ones
+    atomic_uint_least64_t end_stream;       // the agent in slot 0 reports the end of this line
     // What it saw:
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
@@ -48,6 +49,7 @@ struct play {
     atomic_uint configures, env_vars;                   // how many, and of the last Configure
     atomic_uint stdin_len, argv_bytes;                  // of the last exec
     atomic_uint_least64_t stdin_sum;                    // rig_sum of it
+    atomic_uint_least64_t last_stream;                  // id of the last line
     atomic_bool broken;                                 // the engine broke the protocol
 };
 

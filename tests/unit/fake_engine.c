@@ -270,3 +270,36 @@ unsigned fake_destroyed(void)
 {
     return atomic_load(&destroyed);
 }
+
+void fake_stream(struct fake_peer *peer, const Sandbox__ClientMessage *m, int fd)
+{
+    Sandbox__StreamResponse response = SANDBOX__STREAM_RESPONSE__INIT;
+    response.sandbox_id = m->stream->sandbox_id;
+    Sandbox__ServerMessage reply = SANDBOX__SERVER_MESSAGE__INIT;
+    reply.request_id = m->request_id;
+    reply.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_STREAM;
+    reply.stream = &response;
+    struct buf frame = BUF_INIT(FRAME_HEAD + IPC_FRAME_MAX);
+    int r = pb_append_frame(&frame, &reply, IPC_FRAME_MAX);
+    assert(r == 0);
+    union {
+        char space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    struct iovec iov = {.iov_base = frame.data, .iov_len = frame.len};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.space;
+        message.msg_controllen = sizeof control.space;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    }
+    pthread_mutex_lock(&peer->send_lock);
+    ssize_t n = sendmsg(peer->fd, &message, MSG_NOSIGNAL);
+    pthread_mutex_unlock(&peer->send_lock);
+    assert(n == (ssize_t)frame.len || n < 0);
+    buf_free(&frame);
+}

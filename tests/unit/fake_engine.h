@@ -24,6 +24,8 @@ const char *fake_path(const struct fake_engine *engine);
 void fake_reply(struct fake_peer *peer, const Sandbox__ServerMessage *m);
 void fake_send(struct fake_peer *peer, const void *bytes, size_t n);
 void fake_error(struct fake_peer *peer, uint64_t request_id, int32_t code, const char *text);
+// A StreamResponse to `m` with a descriptor (-1: without one), which stays the caller's.
+void fake_stream(struct fake_peer *peer, const Sandbox__ClientMessage *m, int fd);
 void fake_guest(struct fake_peer *peer, const Sandbox__ClientMessage *m, const Sandbox__Guest__Result *result);
 void fake_guest_bytes(struct fake_peer *peer, const Sandbox__ClientMessage *m, const void *body, size_t n);
 // Reads no more, without closing: the client's next send fails, while nothing tells its reader.

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -316,6 +317,52 @@ static void a_renewal_races_the_reaper(void **state)
     rig_stop(rig);
 }
 
+static unsigned long metric(const struct rig *rig, const char *name)
+{
+    char *text = rig_http(rig, "GET /metrics HTTP/1.1\r\n\r\n");
+    char line[96];
+    snprintf(line, sizeof line, "\nsandbox_engine_volumes%s ", name);
+    const char *at = strstr(text, line);
+    if (at == NULL)
+        fail_msg("there is no metric %s in: %s", line, text);
+    unsigned long value = strtoul(at + strlen(line), NULL, 10);
+    free(text);
+    return value;
+}
+
+// The figures follow a volume from its making to its end.
+static void figures_follow_the_volumes(void **state)
+{
+    static const char *const args[] = {"--set", "volume_mib=48", NULL};
+    struct rig *rig = rig_start(args);
+    cleanup_fd int fd = rig_connect(rig);
+    assert_true(rig_status_has(fd, "\"volumes\":{\"trouble\":null,\"count\":0,\"in_use\":0,\"limit_bytes\":0,\"made\":0,"
+                                   "\"expired\":0,\"next_expiry\":0}"));
+    uint32_t later = create_session(fd, "later", 5000);
+    RIG_AWAIT(metric(rig, "") == 1);
+    assert_int_equal(metric(rig, "_in_use"), 1);
+    uint64_t first = renew(fd, "later", 0);
+    assert_int_equal(metric(rig, "_next_expiry_seconds"), first);
+    // A renewal moves it, and one that ends sooner comes before it.
+    assert_int_equal(renew(fd, "later", 100), first + 100);
+    RIG_AWAIT(metric(rig, "_next_expiry_seconds") == first + 100);
+    uint32_t sooner = create_session(fd, "sooner", 2);
+    RIG_AWAIT(metric(rig, "") == 2 && metric(rig, "_next_expiry_seconds") < first);
+    assert_int_equal(metric(rig, "_limit_bytes"), 2 * 48 << 20);
+    assert_int_equal(metric(rig, "_in_use"), 2);
+    destroy(fd, sooner);
+    destroy(fd, later);
+    RIG_AWAIT(metric(rig, "_expired_total") == 1);
+    RIG_AWAIT(metric(rig, "") == 1 && metric(rig, "_next_expiry_seconds") == first + 100);
+    assert_int_equal(metric(rig, "_made_total"), 2);
+    char wanted[160];
+    snprintf(wanted, sizeof wanted,
+             "\"count\":1,\"in_use\":0,\"limit_bytes\":%d,\"made\":2,\"expired\":1,\"next_expiry\":%" PRIu64 "}", 48 << 20,
+             first + 100);
+    assert_true(rig_status_has(fd, wanted));
+    rig_stop(rig);
+}
+
 static void put_rubbish(struct rig *rig)
 {
     char path[128];
@@ -388,6 +435,7 @@ int main(void)
         cmocka_unit_test(an_expired_volume_is_deleted_once_nobody_has_it),
         cmocka_unit_test(a_deletion_that_fails_is_done_again),
         cmocka_unit_test(a_renewal_races_the_reaper),
+        cmocka_unit_test(figures_follow_the_volumes),
         cmocka_unit_test(without_its_database_nothing_is_deleted),
         cmocka_unit_test(what_spec_000_names_in_the_environment_counts),
     };

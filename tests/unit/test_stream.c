@@ -1,6 +1,7 @@
 // sys: the event loop's timers and watches, descriptor passing, and framed streams.
 #include "base/buf.h"
 #include "base/clock.h"
+#include "sandbox.pb-c.h"
 #include "sys/fdpass.h"
 #include "sys/loop.h"
 #include "sys/stream.h"
@@ -113,6 +114,11 @@ static void take_frame(void *arg, const uint8_t *body, size_t len)
         loop_stop(s->loop, 0);
 }
 
+static void loop_stop_now(void *loop)
+{
+    loop_stop(loop, 0);
+}
+
 static void take_end(void *arg, int reason)
 {
     struct sink *s = arg;
@@ -215,7 +221,112 @@ static void a_peer_that_does_not_read_meets_the_queue_ceiling(void **state)
     close_sink(&s, peer);
 }
 
+struct half {
+    struct sink sink;
+    int half_closed, drained;
+};
+
+static void note_half_close(void *arg)
+{
+    ((struct half *)arg)->half_closed++;
+    loop_stop(((struct half *)arg)->sink.loop, 0);
+}
+
+static void note_drained(void *arg)
+{
+    ((struct half *)arg)->drained++;
+    loop_stop(((struct half *)arg)->sink.loop, 0);
+}
+
+// A peer that has said all still listens; one that closes is gone.
+static void half_a_close_is_told_apart(void **state)
+{
+    static const struct stream_handler both = {
+        .on_frame = take_frame, .on_end = take_end, .on_half_close = note_half_close, .on_drained = note_drained};
+    static const struct stream_limits limits = {.frame_max = FRAME_LIMIT, .queue_max = QUEUE_LIMIT};
+    struct half h = {.sink = {.got = BUF_INIT(1 << 20), .stop_after = -1}};
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(loop_new(&h.sink.loop), 0);
+    assert_int_equal(stream_new(h.sink.loop, pair[0], &limits, &both, &h, &h.sink.stream), 0);
+    int small = 1;
+    setsockopt(stream_fd(h.sink.stream), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    static const uint8_t wire[] = {0, 0, 0, 1, 'a'};
+    assert_int_equal(write(pair[1], wire, sizeof wire), sizeof wire);
+    shutdown(pair[1], SHUT_WR);
+    assert_int_equal(loop_run(h.sink.loop), 0);
+    assert_int_equal(h.half_closed, 1);
+    assert_false(h.sink.ended);
+    assert_string_equal(buf_text(&h.sink.got), "a|");
+    while (stream_queued(h.sink.stream) == 0)
+        assert_int_equal(stream_send_typed(h.sink.stream, 'T', "ype", 3), 0);
+    static uint8_t all[1 << 20];
+    while (h.drained == 0) {
+        assert_true(recv(pair[1], all, sizeof all, 0) > 0);
+        assert_int_equal(loop_run(h.sink.loop), 0);
+    }
+    assert_int_equal(stream_queued(h.sink.stream), 0);
+    close(pair[1]);
+    assert_int_equal(loop_run(h.sink.loop), 0);
+    assert_true(h.sink.ended && h.sink.reason == 0 && h.half_closed == 1);
+    stream_free(h.sink.stream);
+    loop_free(h.sink.loop);
+    buf_free(&h.sink.got);
+}
+
 // ---- descriptors ----
+
+// Each descriptor comes with the first byte of its frame, also behind others in a queue.
+static void descriptors_keep_their_place(void **state)
+{
+    static const struct stream_limits limits = {.frame_max = FRAME_LIMIT, .queue_max = 1 << 20};
+    struct sink s = {.got = BUF_INIT(1 << 20), .stop_after = -1};
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(loop_new(&s.loop), 0);
+    assert_int_equal(stream_new(s.loop, pair[0], &limits, &handler, &s, &s.stream), 0);
+    int small = 1;
+    setsockopt(stream_fd(s.stream), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    while (stream_queued(s.stream) == 0)
+        assert_int_equal(stream_send_bytes(s.stream, "plain", 5), 0);
+    Sandbox__StreamResponse response = SANDBOX__STREAM_RESPONSE__INIT;
+    response.sandbox_id = 7;
+    size_t each = FRAME_HEAD + protobuf_c_message_get_packed_size(&response.base), plain = FRAME_HEAD + 5;
+    for (int i = 0; i < STREAM_FDS_MAX; i++) {
+        assert_int_equal(stream_send_fd(s.stream, &response, open("/dev/null", O_RDONLY | O_CLOEXEC)), 0);
+        assert_int_equal(stream_send_bytes(s.stream, "plain", 5), 0);
+    }
+    int over = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(stream_send_fd(s.stream, &response, over), -ENOSPC);
+    close(over);
+    size_t came = 0, at = 0, first = 0;
+    fcntl(pair[1], F_SETFL, O_NONBLOCK);
+    while (came < STREAM_FDS_MAX || stream_queued(s.stream) > 0) {
+        uint8_t byte;
+        int fd = -1;
+        size_t count = 1;
+        ssize_t n = fdpass_recv(pair[1], &byte, 1, &fd, &count);
+        if (n == -EAGAIN) {
+            struct timer stop = {0};
+            timer_init(&stop, loop_stop_now, s.loop);
+            timer_set(s.loop, &stop, mono_ns() + NS_PER_MS);
+            loop_run(s.loop);
+            timer_cancel(s.loop, &stop);
+            continue;
+        }
+        assert_int_equal(n, 1);
+        if (count == 1) {
+            first = came == 0 ? at : first;
+            assert_int_equal(at, first + came * (each + plain));
+            came++;
+            close(fd);
+        }
+        at++;
+    }
+    assert_int_equal(came, STREAM_FDS_MAX);
+    // One that still waits is closed with the stream.
+    close_sink(&s, pair[1]);
+}
 
 static void too_many_descriptors_are_closed(void **state)
 {
@@ -256,6 +367,8 @@ int main(void)
         cmocka_unit_test(a_frame_has_a_longest_length),
         cmocka_unit_test(held_frames_wait_and_are_not_lost),
         cmocka_unit_test(a_peer_that_does_not_read_meets_the_queue_ceiling),
+        cmocka_unit_test(half_a_close_is_told_apart),
+        cmocka_unit_test(descriptors_keep_their_place),
         cmocka_unit_test(too_many_descriptors_are_closed),
     };
     return cmocka_run_group_tests_name("stream", tests, NULL, NULL);

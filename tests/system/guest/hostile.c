@@ -125,6 +125,12 @@ static void sockets(void)
     setsockopt(s, SOL_SOCKET, SO_LINGER, &wait, sizeof wait);
     getsockopt(s, SOL_SOCKET, SO_LINGER, &got, &size);
     way(got.l_onoff != 0, "socket whose close waits");
+    int room = 0, more = 64 << 20;
+    size = sizeof room;
+    getsockopt(s, SOL_SOCKET, SO_RCVBUF, &room, &size);
+    setsockopt(s, SOL_SOCKET, SO_RCVBUF, &more, sizeof more);
+    getsockopt(s, SOL_SOCKET, SO_RCVBUF, &more, &size);
+    way(more > room, "a bigger receive buffer");
     static const unsigned long loading[] = {0x8940, 0x8941, 0x89A0, 0x89A1, 0x8982, 0x8983};
     for (size_t i = 0; i < sizeof loading / sizeof loading[0]; i++)
         way(syscall(SYS_ioctl, s, loading[i], 0) >= 0 || errno != EPERM, "socket request %#lx", loading[i]);
@@ -475,6 +481,50 @@ static int take_tcp(void)
     return hold(n);
 }
 
+// As many answers nobody reads as one netlink socket takes: "tell me about interface 1".
+static void fill_netlink(int s)
+{
+    struct {  // nlmsghdr and ifinfomsg, which this libc has no headers for
+        uint32_t length;
+        uint16_t type, flags;
+        uint32_t sequence, port;
+        uint8_t family, unused;
+        uint16_t kind;
+        int32_t index;
+        uint32_t interface_flags, change;
+    } ask = {.length = sizeof ask, .type = 18 /* RTM_GETLINK */, .flags = 1 /* NLM_F_REQUEST */, .index = 1};
+    int big = 1 << 30;
+    setsockopt(s, SOL_SOCKET, SO_RCVBUF, &big, sizeof big);
+    for (int i = 0; i < 2000 && send(s, &ask, sizeof ask, MSG_DONTWAIT) > 0; i++)
+        ;
+}
+
+// Netlink sockets, from several processes at once, in two kinds: full ones, and ones that were never used.
+static int take_netlinks(void)
+{
+    enum { TAKERS = 8, EACH = 200 };
+    int ends[2];
+    if (pipe(ends) < 0)
+        return 1;
+    for (int i = 0; i < TAKERS; i++) {
+        if (fork() != 0)
+            continue;
+        long mine = 0;
+        for (int s; mine < EACH && (s = socket(AF_NETLINK, SOCK_RAW, 0 /* NETLINK_ROUTE */)) >= 0; mine++)
+            if (i % 2 == 0)
+                fill_netlink(s);
+        if ((mine < EACH && errno != ENOBUFS) || write(ends[1], &mine, sizeof mine) != sizeof mine)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(ends[1]);
+    long n = 0, one;
+    for (int i = 0; i < TAKERS && read(ends[0], &one, sizeof one) == sizeof one; i++)
+        n += one;
+    return hold(n);
+}
+
 // Every descriptor of as many processes as there may be.
 static int take_files(void)
 {
@@ -739,6 +789,7 @@ int main(int argc, char **argv)
         {"signals", take_signals, 0, 0},
         {"queues", take_queues, 0, 0},
         {"tcp", take_tcp, 0, 0},
+        {"netlinks", take_netlinks, 0, 0},
         {"files", take_files, 0, 0},
         {"many", 0, 0, many_files},
         {"deep", 0, deep, 0},

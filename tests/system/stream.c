@@ -1,0 +1,119 @@
+#include "stream.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void told_start(struct told *t, sandbox_handle_t *h, const sandbox_exec_spec_t *spec, const sandbox_stream_options_t *options)
+{
+    memset(t, 0, sizeof *t);
+    assert_ok(sandbox_exec_stream(h, spec, options, &t->stream));
+}
+
+void told_free(struct told *t)
+{
+    sandbox_stream_free(t->stream);
+    t->stream = NULL;
+}
+
+bool told_step(struct told *t, int ms)
+{
+    sandbox_event_t e;
+    if (t->result != NULL)
+        return false;
+    assert_ok(sandbox_stream_read(t->stream, ms, &e));
+    if (e.type == SANDBOX_EVENT_EXIT)
+        t->result = e.result;
+    if (e.type == SANDBOX_EVENT_STDOUT || e.type == SANDBOX_EVENT_STDERR) {
+        size_t room = sizeof t->text - 1 - t->len, n = e.len < room ? e.len : room;
+        memcpy(t->text + t->len, e.data, n);
+        t->len += n;
+        t->text[t->len] = '\0';
+        t->bytes += e.len;
+    }
+    return e.type != SANDBOX_EVENT_NONE && t->result == NULL;
+}
+
+bool told_until_ms(struct told *t, const char *want, unsigned ms)
+{
+    uint64_t until = now_ms() + ms;
+    t->text[t->len] = '\0';
+    while (strstr(t->text, want) == NULL) {
+        uint64_t now = now_ms();
+        if (now >= until || (!told_step(t, (int)(until - now)) && t->result != NULL))
+            return strstr(t->text, want) != NULL;
+    }
+    return true;
+}
+
+bool told_until(struct told *t, const char *want)
+{
+    return told_until_ms(t, want, patient(60000));
+}
+
+const sandbox_exec_result_t *told_end(struct told *t)
+{
+    uint64_t until = now_ms() + patient(60000);
+    while (t->result == NULL) {
+        assert_true(now_ms() < until);
+        told_step(t, 1000);
+    }
+    return t->result;
+}
+
+void told_write(struct told *t, const void *bytes, size_t n)
+{
+    for (size_t at = 0, written; at < n; at += written) {
+        assert_ok(sandbox_stream_write_stdin(t->stream, (const char *)bytes + at, n - at, &written));
+        if (written == 0)
+            assert_true(told_step(t, (int)patient(30000)));
+    }
+}
+
+// A file of a process as text; false when it cannot be read.
+static bool read_of(pid_t pid, const char *name, char *text, size_t room)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    text[fread(text, 1, room - 1, file)] = '\0';
+    fclose(file);
+    return true;
+}
+
+// The start time of a process that is an agent of this stack, or 0.
+static unsigned long long agent_born(pid_t pid)
+{
+    char text[4096];
+    if (!read_of(pid, "cmdline", text, sizeof text) || strcmp(text, "sandbox-agent") != 0)
+        return 0;
+    if (!read_of(pid, "cgroup", text, sizeof text) || strstr(text, setting()->instance) == NULL)
+        return 0;
+    unsigned long long born = 0;
+    const char *after = read_of(pid, "stat", text, sizeof text) ? strrchr(text, ')') : NULL;
+    if (after != NULL)
+        sscanf(after + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &born);
+    return born;
+}
+
+pid_t told_newest_agent(void)
+{
+    pid_t newest = -1;
+    unsigned long long latest = 0;
+    DIR *dir = opendir("/proc");
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        pid_t pid = (pid_t)atoi(e->d_name);
+        unsigned long long born = pid > 0 ? agent_born(pid) : 0;
+        if (born >= latest && born > 0) {
+            latest = born;
+            newest = pid;
+        }
+    }
+    closedir(dir);
+    assert_true(newest > 0);
+    return newest;
+}
