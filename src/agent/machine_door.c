@@ -4,10 +4,12 @@
 // a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
 // packet for the agent and the other way round; a connection is handed to the agent as one operation's line.
 // States: listening -> (first connection) controlled -> ended, when the control connection, the agent's line or the agent
-// itself ends, or one of them breaks the framing.
+// itself ends, or one of them breaks the framing.  A connection that is not the first is waiting until its 8 bytes have come.
+// Limits: WAITING_MAX connections at once, each for WAITING_S; beyond that they are closed.
 #include "agent/machine.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "sys/fdpass.h"
 #include "sys/loop.h"
 #include "sys/stream.h"
@@ -19,13 +21,26 @@
 #include <linux/vm_sockets.h>
 #include <sys/socket.h>
 
-enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32 };
+enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10 };
+
+struct door;
+
+// A connection whose id has not come yet.
+struct waiting {
+    struct door *door;
+    int fd;  // -1: this place is free
+    struct watch *watch;
+    struct timer deadline;
+    uint8_t id[ID_BYTES];
+    size_t have;
+};
 
 struct door {
     struct loop *loop;
     int listener, agent;
     struct watch *listener_watch, *agent_watch, *pid_watch;
     struct stream *control;
+    struct waiting waiting[WAITING_MAX];
     const char *why;  // it ended
 };
 
@@ -91,11 +106,10 @@ static void take_control(struct door *d, int *fd)
         take_fd(fd);
 }
 
-static void hand_over(struct door *d, int fd)
+static void hand_over(struct door *d, uint64_t id, int fd)
 {
-    static uint64_t last_stream;
     Sandbox__Agent__OpenStream open_stream = SANDBOX__AGENT__OPEN_STREAM__INIT;
-    open_stream.id = ++last_stream;
+    open_stream.id = id;
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
     command.open_stream = &open_stream;
@@ -106,6 +120,56 @@ static void hand_over(struct door *d, int fd)
     sandbox__agent__command__pack(&command, packed);
     // An agent that does not read loses the line, which its host sees closed.
     fdpass_send(d->agent, packed, n, &fd, 1);
+}
+
+static void stop_waiting(struct waiting *w)
+{
+    timer_cancel(w->door->loop, &w->deadline);
+    w->watch = watch_remove(w->watch);
+    close_fd(&w->fd);
+}
+
+static void on_waited_too_long(void *arg)
+{
+    stop_waiting(arg);
+}
+
+static void on_id(void *arg, uint32_t events)
+{
+    (void)events;
+    struct waiting *w = arg;
+    ssize_t n = recv(w->fd, w->id + w->have, ID_BYTES - w->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n > 0)
+        w->have += (size_t)n;
+    if (n > 0 && w->have < ID_BYTES)
+        return;
+    uint64_t id = 0;
+    for (size_t i = 0; i < ID_BYTES; i++)
+        id = id << 8 | w->id[i];
+    if (n > 0) {
+        w->watch = watch_remove(w->watch);  // before anybody else has it
+        hand_over(w->door, id, w->fd);
+    }
+    stop_waiting(w);
+}
+
+static void await_id(struct door *d, int *fd)
+{
+    struct waiting *w = NULL;
+    for (size_t i = 0; i < WAITING_MAX && w == NULL; i++)
+        if (d->waiting[i].fd < 0)
+            w = &d->waiting[i];
+    if (w == NULL)
+        return;
+    *w = (struct waiting){.door = d, .fd = -1};
+    timer_init(&w->deadline, on_waited_too_long, w);
+    if (watch_add(d->loop, *fd, EPOLLIN, on_id, w, &w->watch) < 0)
+        return;
+    w->fd = take_fd(fd);
+    if (timer_set(d->loop, &w->deadline, mono_ns() + WAITING_S * NS_PER_S) < 0)
+        stop_waiting(w);
 }
 
 static void on_connection(void *arg, uint32_t events)
@@ -120,7 +184,7 @@ static void on_connection(void *arg, uint32_t events)
     if (d->control == NULL)
         take_control(d, &fd);
     else
-        hand_over(d, fd);
+        await_id(d, &fd);
 }
 
 static int start(struct door *d, int pidfd)
@@ -138,6 +202,8 @@ static int start(struct door *d, int pidfd)
 const char *machine_door_serve(int listener, int control, int pidfd)
 {
     struct door d = {.listener = listener, .agent = control};
+    for (size_t i = 0; i < WAITING_MAX; i++)
+        d.waiting[i].fd = -1;
     int r = start(&d, pidfd);
     if (r == 0)
         r = loop_run(d.loop);
