@@ -26,8 +26,6 @@
 #define LAYOUT_KERNEL_MIN 0x100000
 // A kernel may say that it takes an initramfs no higher than this.
 #define LAYOUT_INITRAMFS_END UINT64_C(0x7fffffff)
-#define LAYOUT_HOLE UINT64_C(0xc0000000)
-#define LAYOUT_HIGH_RAM UINT64_C(0x100000000)
 #define LAYOUT_VIRTIO UINT64_C(0xd0000000)
 #define LAYOUT_VIRTIO_BYTES 0x1000
 #define LAYOUT_IOAPIC 0xfec00000
