@@ -77,9 +77,11 @@ void virtio_break(struct virtio_mmio *mmio, const char *reason);
 // After a change of the configuration space: a new generation, and the driver is told.
 void virtio_config_changed(struct virtio_mmio *mmio);
 
-// For save and restore, with no vCPU running.  The first is always possible; the second only before the driver's first access:
-// 0, or -EINVAL for a state that no driver could have brought about here, and then nothing changed.
-void virtio_mmio_save(struct virtio_mmio *mmio, struct virtio_mmio_state *ret_state);
+// For save and restore, with no vCPU running, on the loop's thread, without the lock.  Saving gives -EBUSY while requests are
+// in flight: run the loop until they are answered.  Restoring is possible before the driver's first access: 0, or -EINVAL for
+// a state that no driver could have brought about here, and then nothing changed; queues are looked at again and the driver is
+// interrupted once, because what was under way in eventfds is not part of a snapshot.
+int virtio_mmio_save(struct virtio_mmio *mmio, struct virtio_mmio_state *ret_state);
 int virtio_mmio_restore(struct virtio_mmio *mmio, const struct virtio_mmio_state *state);
 
 #endif
