@@ -3,7 +3,7 @@
 #include "base/cleanup.h"
 
 #include <errno.h>
-#include <linux/futex.h>
+#include <fcntl.h>
 #include <linux/kvm.h>
 #include <linux/seccomp.h>
 #include <seccomp.h>

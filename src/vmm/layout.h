@@ -2,7 +2,7 @@
 // finds its devices where it left them.
 //
 //     0x00000500  GDT, IDT               0x00007000  boot parameters ("zero page")
-//     0x00008000  boot stack             0x00009000  page tables (three pages)
+//     0x00008000  boot stack             0x00009000  page tables (six pages)
 //     0x00020000  command line           0x00021000  setup data (seed)
 //     0x000e0000  ACPI tables            0x00100000  the kernel, from 1 MiB up
 //     low RAM's end: the initramfs       0xc0000000  hole up to 4 GiB: no RAM

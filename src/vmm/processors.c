@@ -129,7 +129,7 @@ static int start_threads(struct processors *all)
             return -r;
         p->started = true;
         char name[16];
-        snprintf(name, sizeof name, "vcpu%zu", i);
+        snprintf(name, sizeof name, "vcpu%hhu", (unsigned char)i);
         pthread_setname_np(p->thread, name);
     }
     return 0;

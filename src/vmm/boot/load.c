@@ -31,7 +31,7 @@ static uint64_t low_end(const struct guest_memory *memory)
 static int load_kernel(int fd, const struct guest_memory *memory, struct elf_plan *ret_plan, struct err *err)
 {
     uint8_t head[ELF_HEAD_BYTES];
-    uint64_t bytes;
+    uint64_t bytes = 0;
     int r = file_bytes(fd, &bytes);
     size_t n = r == 0 && bytes < sizeof head ? (size_t)bytes : sizeof head;
     if (r == 0)
@@ -50,7 +50,7 @@ static int load_kernel(int fd, const struct guest_memory *memory, struct elf_pla
 static int load_initramfs(int fd, const struct guest_memory *memory, gpa_t kernel_end, struct boot_facts *facts, struct err *err)
 {
     enum { PAGE = 4096 };
-    uint64_t bytes, top = low_end(memory);
+    uint64_t bytes = 0, top = low_end(memory);
     int r = file_bytes(fd, &bytes);
     if (r < 0)
         return err_set(err, r, "cannot read the initramfs: %s", strerror(-r));

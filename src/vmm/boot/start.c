@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-enum { PTE_PRESENT = 1, PTE_WRITABLE = 2, PTE_LARGE = 0x80, PD_ENTRIES = 512, LARGE_SHIFT = 21 };
+enum { PTE_PRESENT = 1, PTE_WRITABLE = 2, PTE_LARGE = 0x80, TABLE_ENTRIES = 512, LARGE_SHIFT = 21, GIBS = 4, PAGE = 4096 };
 enum { CR0_PE = 1, CR0_ET = 0x10, CR4_PAE = 0x20, EFER_LME = 0x100, EFER_LMA = 0x400 };
 #define CR0_PG 0x80000000u
 
@@ -17,15 +17,16 @@ enum { TYPE_CODE = 11, TYPE_DATA = 3, TYPE_TSS_BUSY = 11 };
 
 int start_tables_write(const struct guest_memory *memory)
 {
-    uint64_t *pml4 = guest_memory_at(memory, (gpa_t){LAYOUT_PML4}, PD_ENTRIES * sizeof *pml4);
-    uint64_t *pdpt = guest_memory_at(memory, (gpa_t){LAYOUT_PDPT}, PD_ENTRIES * sizeof *pdpt);
-    uint64_t *pd = guest_memory_at(memory, (gpa_t){LAYOUT_PD}, PD_ENTRIES * sizeof *pd);
+    uint64_t *pml4 = guest_memory_at(memory, (gpa_t){LAYOUT_PML4}, TABLE_ENTRIES * sizeof *pml4);
+    uint64_t *pdpt = guest_memory_at(memory, (gpa_t){LAYOUT_PDPT}, TABLE_ENTRIES * sizeof *pdpt);
+    uint64_t *pd = guest_memory_at(memory, (gpa_t){LAYOUT_PD}, GIBS * TABLE_ENTRIES * sizeof *pd);
     uint64_t *gdt = guest_memory_at(memory, (gpa_t){LAYOUT_GDT}, GDT_ENTRIES * sizeof *gdt);
     if (pml4 == NULL || pdpt == NULL || pd == NULL || gdt == NULL)
         return -EFAULT;
     pml4[0] = LAYOUT_PDPT | PTE_PRESENT | PTE_WRITABLE;
-    pdpt[0] = LAYOUT_PD | PTE_PRESENT | PTE_WRITABLE;
-    for (uint64_t i = 0; i < PD_ENTRIES; i++)
+    for (uint64_t i = 0; i < GIBS; i++)
+        pdpt[i] = (LAYOUT_PD + i * PAGE) | PTE_PRESENT | PTE_WRITABLE;
+    for (uint64_t i = 0; i < GIBS * TABLE_ENTRIES; i++)
         pd[i] = i << LARGE_SHIFT | PTE_PRESENT | PTE_WRITABLE | PTE_LARGE;
     gdt[CODE_SELECTOR / sizeof *gdt] = GDT_CODE;
     gdt[DATA_SELECTOR / sizeof *gdt] = GDT_DATA;

@@ -8,7 +8,7 @@
 
 #include <linux/kvm.h>
 
-// Writes page tables (the first GiB, identity) and GDT.  0 or -EFAULT.
+// Writes page tables (the first 4 GiB, identity) and GDT.  0 or -EFAULT.
 int start_tables_write(const struct guest_memory *memory);
 
 // General registers for an entry at `entry`.
