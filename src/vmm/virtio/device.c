@@ -99,6 +99,11 @@ void virtio_signal(struct virtio_mmio *mmio, unsigned queue)
         transport_interrupt(mmio, VIRTIO_MMIO_INT_VRING);
 }
 
+uint16_t virtio_listen(struct virtio_mmio *mmio, unsigned queue)
+{
+    return mmio->queue[queue].state.ready ? virtq_listen(&mmio->queue[queue]) : 0;
+}
+
 void virtio_again(struct virtio_mmio *mmio, unsigned queue)
 {
     transport_wake(mmio->notify[queue].fd);

@@ -70,6 +70,8 @@ void virtio_unpop(struct virtio_mmio *mmio, unsigned queue, const struct virtq_c
 void virtio_push(struct virtio_mmio *mmio, unsigned queue, uint16_t head, uint32_t written);
 // An interrupt, if the driver wants one for what was pushed.
 void virtio_signal(struct virtio_mmio *mmio, unsigned queue);
+// As virtq_listen.
+uint16_t virtio_listen(struct virtio_mmio *mmio, unsigned queue);
 // Another turn for the queue, after the others had theirs.
 void virtio_again(struct virtio_mmio *mmio, unsigned queue);
 // `reason` is a static sentence.

@@ -81,15 +81,21 @@ static void quiet(struct virtq *q)
         store16(q->used, VRING_USED_F_NO_NOTIFY, __ATOMIC_RELAXED);
 }
 
-static void listen(struct virtq *q)
+static void listen_from(struct virtq *q, uint16_t index)
 {
     q->listening = true;
     if (q->state.event_idx)
-        store16(avail_event(q), q->state.next_avail, __ATOMIC_RELAXED);
+        store16(avail_event(q), index, __ATOMIC_RELAXED);
     else
         store16(q->used, 0, __ATOMIC_RELAXED);
     // Either the driver sees that we listen, or we see what it added before.
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+uint16_t virtq_listen(struct virtq *q)
+{
+    listen_from(q, load16(q->avail + RING_IDX, __ATOMIC_ACQUIRE));
+    return load16(q->avail + RING_IDX, __ATOMIC_ACQUIRE);
 }
 
 // How many chains wait; -EPROTO when more than the queue has room for.
@@ -105,7 +111,7 @@ static int wait_for_more(struct virtq *q)
     int n = waiting(q);
     if (n != 0 || q->listening)
         return n;
-    listen(q);
+    listen_from(q, q->state.next_avail);
     return waiting(q);
 }
 

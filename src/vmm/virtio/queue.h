@@ -69,6 +69,9 @@ void virtq_push(struct virtq *q, uint16_t head, uint32_t written);
 // Whether the driver wants an interrupt for what was pushed since this was last called.
 bool virtq_wants_signal(struct virtq *q);
 
+// Asks the driver to notify when it adds the next chain, however many wait; returns its available index as it is now.
+uint16_t virtq_listen(struct virtq *q);
+
 // Copies out of or into the first `n` bytes of `iov` after `skip`; returns how many there were.
 size_t iov_read(const struct iovec *iov, size_t count, size_t skip, void *bytes, size_t n);
 size_t iov_write(const struct iovec *iov, size_t count, size_t skip, const void *bytes, size_t n);

@@ -35,7 +35,7 @@ enum {
     VSOCK_GUEST_CONNECTIONS_MAX = 128,  // of these, begun by the guest
     VSOCK_BUFFER = 128 * 1024,          // bytes of one connection from the guest that the host has not taken
     VSOCK_PACKET_MAX = 64 * 1024,       // bytes of data in one packet to the guest
-    VSOCK_RESETS_MAX = 64,              // resets for unknown connections waiting for the guest; more are dropped
+    VSOCK_RESETS_MAX = 256,             // resets for unknown connections waiting for the guest; more are dropped
     VSOCK_PORTS_MAX = 16,               // that the guest may connect to
     VSOCK_GREETING_MAX = 32,            // bytes of the client's line
 };
@@ -52,6 +52,7 @@ struct vsock_config {
 struct vsock_state {
     uint64_t guest_cid;
     uint32_t next_host_port;
+    uint16_t event_seen;    // the event queue's available index when the guest was told
     uint8_t reset_pending;  // the guest has not been told yet
     uint8_t reset_unacknowledged;
 };
