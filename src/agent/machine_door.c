@@ -1,11 +1,12 @@
-// The host's way in: a vsock listener.
+// The lines to the host, over vsock.
 //
-// Actors: only the host (CID 2) can connect, and only its connections are taken; the agent in the sandbox, at the other end of
+// Actors: this process calls the host once, when all is ready: that is the control line.  Only the host (CID 2) can connect
+// here, and only its connections are taken; the agent in the sandbox, at the other end of
 // a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
 // packet for the agent and the other way round; a connection is handed to the agent as one operation's line.
-// States: listening -> (first connection) controlled -> ended, when the control connection, the agent's line or the agent
-// itself ends, or one of them breaks the framing.  A connection that is not the first is waiting until its 8 bytes have come.
-// Limits: WAITING_MAX connections at once, each for WAITING_S; beyond that they are closed.
+// States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or the
+// agent itself ends, or one of them breaks the framing.  A connection is waiting until its 8 bytes have come. Limits:
+// WAITING_MAX connections at once, each for WAITING_S; beyond that they are closed.
 #include "agent/machine.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
@@ -86,7 +87,7 @@ static void on_report(void *arg, uint32_t events)
         return;
     if (n <= 0)
         end(d, "the agent ended its line");
-    else if (d->control != NULL && stream_send_bytes(d->control, packet, (size_t)n) < 0)
+    else if (stream_send_bytes(d->control, packet, (size_t)n) < 0)
         end(d, "the host does not take reports");
 }
 
@@ -96,14 +97,19 @@ static void on_agent_gone(void *arg, uint32_t events)
     end(arg, "the agent has ended");
 }
 
-static void take_control(struct door *d, int *fd)
+// The host has a listener there, or will not have one.
+static int call(struct door *d)
 {
     static const struct stream_handler handler = {.on_frame = on_frame, .on_end = on_control_end};
     static const struct stream_limits limits = {.frame_max = AGENT_CONTROL_MAX, .queue_max = FRAME_HEAD + AGENT_CONTROL_MAX};
-    if (stream_new(d->loop, *fd, &limits, &handler, d, &d->control) < 0)
-        end(d, "out of memory");
-    else
-        take_fd(fd);
+    cleanup_fd int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_vm host = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST, .svm_port = AGENT_VSOCK_PORT};
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&host, sizeof host) < 0)
+        return -errno;
+    int r = stream_new(d->loop, fd, &limits, &handler, d, &d->control);
+    if (r == 0)
+        take_fd(&fd);
+    return r;
 }
 
 static void hand_over(struct door *d, uint64_t id, int fd)
@@ -181,15 +187,14 @@ static void on_connection(void *arg, uint32_t events)
     cleanup_fd int fd = accept4(d->listener, (struct sockaddr *)&peer, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 || peer.svm_family != AF_VSOCK || peer.svm_cid != VMADDR_CID_HOST)
         return;
-    if (d->control == NULL)
-        take_control(d, &fd);
-    else
-        await_id(d, &fd);
+    await_id(d, &fd);
 }
 
 static int start(struct door *d, int pidfd)
 {
     int r = loop_new(&d->loop);
+    if (r == 0)
+        r = call(d);
     if (r == 0 && fcntl(d->agent, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)
@@ -208,5 +213,5 @@ const char *machine_door_serve(int listener, int control, int pidfd)
     if (r == 0)
         r = loop_run(d.loop);
     // Nothing is put away: the machine is switched off next.
-    return d.why != NULL ? d.why : "the event loop failed";
+    return d.why != NULL ? d.why : "the host cannot be called";
 }
