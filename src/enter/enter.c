@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "enter/privileges.h"
 #include "enter/root.h"
+#include "enter/steps.h"
 #include "sys/fdpass.h"
 
 #include <errno.h>
@@ -23,13 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#ifndef CLOSE_RANGE_CLOEXEC
-#define CLOSE_RANGE_CLOEXEC (1U << 2)
-#endif
-
 enum {
-    FIRST_KEPT = 3,   // control line, log or not, cgroups: 3, 4, ...
-    MOVE_ABOVE = 64,  // descriptors are first moved out of the way of their final numbers
     OPEN_FILES_SOFT = 1024,
     OPEN_FILES_HARD = 65536,
     SHM_MAX_MIB = 64,
@@ -82,22 +77,12 @@ struct entry {
 
 static int join_cgroups(struct entry *e)
 {
-    int r = cgroup_entry_join(e->groups, CGROUP_NAME);
-    if (r == 0 && unshare(CLONE_NEWCGROUP) < 0)
-        r = -errno;
-    return r < 0 ? r : cgroup_entry_join(e->groups, CGROUP_AGENT);
+    return enter_join_cgroups(e->groups);
 }
 
-// Nothing of the jailer's, hundreds of descriptors where hundreds of sandboxes live, but the line and the log stays open: least
-// of all the jailer's own end of this line, without which its death would not be seen.
 static int keep_line(struct entry *e)
 {
-    if (e->line != FIRST_KEPT && dup3(e->line, FIRST_KEPT, O_CLOEXEC) < 0)
-        return -errno;
-    e->line = FIRST_KEPT;
-    if (syscall(SYS_close_range, FIRST_KEPT + 1U, ~0U, 0U) < 0)
-        return -errno;
-    return send(e->line, "c", 1, MSG_NOSIGNAL) == 1 ? 0 : -errno;
+    return enter_keep_line(&e->line);
 }
 
 static int receive_order(struct entry *e)
@@ -114,14 +99,7 @@ static int receive_order(struct entry *e)
 static int take_ids(struct entry *e)
 {
     (void)e;
-    if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
-        return -errno;
-    umask(022);
-    if (setsid() < 0)
-        return -errno;
-    // A keyring of its own, so that nothing of the jailer's session is in reach.
-    syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL);
-    return 0;
+    return enter_take_ids();
 }
 
 static int loopback_up(struct entry *e)
@@ -177,47 +155,19 @@ static int set_limits(struct entry *e)
     return 0;
 }
 
-// Final places: 0, 1, 2 = /dev/null (2 = the log for a self-test), 3 = control line, 4... = cgroups; the agent's program and
-// the line close themselves on exec; everything else is closed now.
+// Final places: 0, 1, 2 = /dev/null (2 = the log for a self-test), 3 = control line, 4... = cgroups.
 static int arrange(struct entry *e)
 {
-    int moved[FDPASS_MAX];
-    for (size_t i = 0; i < e->fd_count; i++) {
-        moved[i] = fcntl(e->fds[i], F_DUPFD_CLOEXEC, MOVE_ABOVE);
-        if (moved[i] < 0)
-            return -errno;
-    }
-    int line = fcntl(e->line, F_DUPFD_CLOEXEC, MOVE_ABOVE);
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (line < 0 || null < 0)
-        return -errno;
-    int log = e->order.self_test ? moved[ENTER_FD_LOG] : null;
-    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0 || dup2(moved[ENTER_FD_CONTROL], FIRST_KEPT) < 0)
-        return -errno;
-    for (uint32_t i = 0; i < e->order.groups; i++)
-        if (dup2(moved[ENTER_FDS + i], FIRST_KEPT + 1 + (int)i) < 0)
-            return -errno;
-    e->line = line;
-    e->fds[ENTER_FD_AGENT] = moved[ENTER_FD_AGENT];
-    // What is not meant for the agent goes at exec.
-    unsigned first = FIRST_KEPT + 1 + e->order.groups;
-    return syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
+    int places[1 + ENTER_GROUPS_MAX] = {e->fds[ENTER_FD_CONTROL]};
+    memcpy(places + 1, e->fds + ENTER_FDS, e->order.groups * sizeof places[0]);
+    int *const kept[] = {&e->line, &e->fds[ENTER_FD_AGENT]};
+    return enter_arrange(places, 1 + e->order.groups, -1, e->order.self_test ? e->fds[ENTER_FD_LOG] : -1, kept);
 }
 
 static int drop(struct entry *e)
 {
-    (void)e;
     int r = privileges_drop_inside();
-    if (r < 0)
-        return r;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-        return -errno;
-    // After every change of credentials, which would clear it: the sandbox does not outlive its jailer.
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
-        return -errno;
-    // Nor does it begin if the jailer has gone already: then its end of the line is closed.
-    struct pollfd line = {.fd = e->line, .events = POLLRDHUP};
-    return poll(&line, 1, 0) > 0 ? -EPIPE : 0;
+    return r < 0 ? r : enter_bind_to_parent(e->line);
 }
 
 static int filter(struct entry *e)
@@ -238,7 +188,7 @@ static int exec_agent(struct entry *e)
         argv[n++] = (char *)"3";
     }
     for (uint32_t i = 0; i < e->order.groups && !e->order.self_test; i++) {
-        snprintf(group[i], sizeof group[i], "%.11s=%u", e->order.group_kind[i], FIRST_KEPT + 1 + i);
+        snprintf(group[i], sizeof group[i], "%.11s=%u", e->order.group_kind[i], ENTER_FIRST_KEPT + 1 + i);
         argv[n++] = (char *)"--group";
         argv[n++] = group[i];
     }
