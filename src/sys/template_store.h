@@ -1,8 +1,8 @@
 // The template store: DIR/NAME/{rootfs.ext4, manifest.bin, info.json}, and DIR/ALIAS -> NAME.
 //
-// A template's name and an alias are [a-z0-9][a-z0-9._-]{0,63}, but not "kernels".  An alias is a relative symlink of exactly one level: its
-// text is read and must itself be a template's name; the kernel never follows a link here, so a store cannot lead outside
-// of itself.  Names that begin with a dot (a build under way, the lock) are not templates.
+// A template's name and an alias are [a-z0-9][a-z0-9._-]{0,63}, but not "kernels".  An alias is a relative symlink of exactly
+// one level: its text is read and must itself be a template's name; the kernel never follows a link here, so a store cannot
+// lead outside of itself.  Names that begin with a dot (a build under way, the lock) are not templates.
 //
 // The store is written by sandbox-image and read by the engine.  Nothing in it is believed before its digest was checked.
 // Functions block (file reads); they share no state and may run on any thread.
