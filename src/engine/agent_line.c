@@ -296,6 +296,11 @@ int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_i
     return 0;
 }
 
+bool agent_line_is_far(const struct agent_line *line)
+{
+    return line->dial >= 0;
+}
+
 int agent_line_ping(struct agent_line *line)
 {
     if (line->pinging)
