@@ -7,7 +7,6 @@
 #include "libsandbox.h"
 #include "sys/jail.h"
 #include "sys/template_store.h"
-#include "sys/unixsock.h"
 #include "wire/vmm.h"
 
 #include <errno.h>
@@ -16,6 +15,9 @@
 #include <string.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 enum { NAME_DIGITS = 16 };
 
@@ -162,6 +164,21 @@ static void on_gone(void *arg, struct driver_exit *how)
     vm_free(vm);
 }
 
+// Not by unixsock_listen, which changes the umask: there are threads here.  Only the owner can write to a new socket, and so
+// connect: on Linux the mode of an unbound socket becomes, less the umask, that of its name.
+static int bind_at(int dir_fd, const char *name, int *ret_listener)
+{
+    cleanup_fd int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", dir_fd, name);
+    if (fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, SOMAXCONN) < 0)
+        return -errno;
+    *ret_listener = take_fd(&fd);
+    return 0;
+}
+
 // A listening socket that has no name any more; *ret_dial is how to connect to it all the same (/proc/self/fd/N).
 static int unnamed_listener(int run_dir, int *ret_listener, int *ret_dial)
 {
@@ -170,12 +187,12 @@ static int unnamed_listener(int run_dir, int *ret_listener, int *ret_dial)
     if (r < 0)
         return r;
     snprintf(name, sizeof name, "vm-%s", digits);
-    r = unixsock_listen(run_dir, name, 0600, ret_listener);
+    r = bind_at(run_dir, name, ret_listener);
     if (r < 0)
         return r;
     *ret_dial = openat(run_dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     r = *ret_dial < 0 ? -errno : 0;
-    unixsock_unlink(run_dir, name);
+    unlinkat(run_dir, name, 0);
     return r;
 }
 
