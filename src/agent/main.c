@@ -1,4 +1,5 @@
-// sandbox-agent: PID 1 of a sandbox.
+// sandbox-agent: PID 1 of a sandbox; and, with --vm, what a virtual machine runs first (machine.h), which then starts a second
+// one of these as PID 1 of the sandbox in it.
 //
 // Actors: the engine, at the other end of the control line, says what to do and is trusted for that, though every length it
 // sends is checked; the guest's processes share our pid namespace and file system, and are hostile.
@@ -14,6 +15,7 @@
 #include "agent/drains.h"
 #include "agent/groups.h"
 #include "agent/lines.h"
+#include "agent/machine.h"
 #include "agent/netlink_gate.h"
 #include "agent/oom_storm.h"
 #include "agent/processes.h"
@@ -47,8 +49,9 @@ static int usage(const char *what)
 {
     fprintf(stderr,
             "sandbox-agent: %s\n"
-            "usage: sandbox-agent --control FD [--group KIND=FD]... | --self-test\n"
-            "KIND is v2, v2track, v1freezer, v1memory or v1join.  Started by sandbox-jailer, not by hand.\n",
+            "usage: sandbox-agent --control FD [--group KIND=FD]... | --self-test | --vm ...\n"
+            "KIND is v2, v2track, v1freezer, v1memory or v1join.  Started by sandbox-jailer, or with --vm by the kernel of a\n"
+            "virtual machine, not by hand.\n",
             what);
     return EXIT_USAGE;
 }
@@ -139,6 +142,8 @@ static int start_parts(struct agent *a, int control)
 int main(int argc, char **argv)
 {
     harden();
+    if (machine_wanted(argc, argv))
+        machine_run(argc, argv);
     struct agent a = {.null_fd = -1};
     TAILQ_INIT(&a.execs);
     struct options o = {.control = -1};

@@ -1,19 +1,33 @@
 #include "engine/agent_line.h"
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "sys/fdpass.h"
+#include "sys/stream.h"
+#include "wire/frame.h"
 #include "wire/limits.h"
 #include "wire/pb.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
-enum { SMALL_COMMAND_MAX = 64 };  // open_stream and ping, packed
+enum {
+    SMALL_COMMAND_MAX = 64,  // open_stream and ping, packed
+    LINE_QUEUE_MAX = 2 * (FRAME_HEAD + AGENT_CONTROL_MAX),
+};
 
 struct agent_line {
+    struct loop *loop;
     int fd;
     struct watch *watch;
+    int dial;               // -1: the container tier
+    struct stream *stream;  // vm tier: once the machine has called
+    struct buf early;       // vm tier: frames from before that
     const struct agent_line_handler *handler;
     void *arg;
     bool configuring;
@@ -25,6 +39,7 @@ struct agent_line {
 static void end(struct agent_line *line, int reason)
 {
     line->watch = watch_remove(line->watch);
+    line->stream = stream_free(line->stream);
     line->handler->on_end(line->arg, reason);
 }
 
@@ -55,6 +70,19 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
     end(line, -EPROTO);
 }
 
+static void take_report(struct agent_line *line, const uint8_t *bytes, size_t n)
+{
+    ProtobufCMessage *message = pb_unpack(&sandbox__agent__report__descriptor, bytes, n);
+    if (message == NULL) {
+        end(line, -EPROTO);
+        return;
+    }
+    on_report(line, (const Sandbox__Agent__Report *)message);
+    pb_free(message);
+}
+
+// ---- the container tier ----
+
 static void on_packet(void *arg, uint32_t events)
 {
     (void)events;
@@ -64,29 +92,160 @@ static void on_packet(void *arg, uint32_t events)
     ssize_t n = fdpass_recv(line->fd, packet, sizeof packet, NULL, NULL);
     if (n == -EAGAIN)
         return;
-    if (n <= 0) {
+    if (n <= 0)
         end(line, (int)n);
-        return;
-    }
-    ProtobufCMessage *message = pb_unpack(&sandbox__agent__report__descriptor, packet, (size_t)n);
-    if (message == NULL) {
-        end(line, -EPROTO);
-        return;
-    }
-    on_report(line, (const Sandbox__Agent__Report *)message);
-    pb_free(message);
+    else
+        take_report(line, packet, (size_t)n);
 }
 
-int agent_line_new(struct loop *loop, int fd, const struct agent_line_handler *handler, void *arg, struct agent_line **ret_line)
+static int hand_down(struct agent_line *line, uint64_t id, int *ret_fd)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    cleanup_fd int ours = pair[0], theirs = pair[1];
+    Sandbox__Agent__OpenStream open_stream = SANDBOX__AGENT__OPEN_STREAM__INIT;
+    open_stream.id = id;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
+    command.open_stream = &open_stream;
+    uint8_t packed[SMALL_COMMAND_MAX];
+    size_t n = protobuf_c_message_get_packed_size(&command.base);
+    if (n > sizeof packed)
+        return -EMSGSIZE;
+    protobuf_c_message_pack(&command.base, packed);
+    ssize_t sent = fdpass_send(line->fd, packed, n, &theirs, 1);
+    if (sent < 0)
+        return (int)sent;
+    *ret_fd = take_fd(&ours);
+    return 0;
+}
+
+// ---- the vm tier ----
+
+static void on_frame(void *arg, const uint8_t *body, size_t len)
+{
+    take_report(arg, body, len);
+}
+
+static void on_stream_end(void *arg, int reason)
+{
+    end(arg, reason == -EMSGSIZE ? -EPROTO : reason);
+}
+
+static int send_early(struct agent_line *line)
+{
+    int r = 0;
+    for (size_t at = 0; r == 0 && at + FRAME_HEAD <= line->early.len;) {
+        const uint8_t *head = line->early.data + at;
+        size_t n = (size_t)head[0] << 24 | (size_t)head[1] << 16 | (size_t)head[2] << 8 | head[3];
+        r = stream_send_bytes(line->stream, head + FRAME_HEAD, n);
+        at += FRAME_HEAD + n;
+    }
+    buf_free(&line->early);
+    return r;
+}
+
+static int take_call(struct agent_line *line, int *fd)
+{
+    static const struct stream_handler stream_handler = {.on_frame = on_frame, .on_end = on_stream_end};
+    static const struct stream_limits limits = {.frame_max = AGENT_CONTROL_MAX, .queue_max = LINE_QUEUE_MAX};
+    int r = stream_new(line->loop, *fd, &limits, &stream_handler, line, &line->stream);
+    if (r < 0)
+        return r;
+    take_fd(fd);
+    return send_early(line);
+}
+
+// The monitor passes a connection that its guest made: a port, and a descriptor.  The first is the control line; no other is
+// expected.
+static void on_call(void *arg, uint32_t events)
+{
+    (void)events;
+    struct agent_line *line = arg;
+    uint8_t port[4];
+    int fds[1];
+    size_t count = 1;
+    ssize_t n = fdpass_recv(line->fd, port, sizeof port, fds, &count);
+    if (n == -EAGAIN)
+        return;
+    cleanup_fd int fd = n >= 0 && count == 1 ? fds[0] : -1;
+    int r = n <= 0 ? (int)n : -EPROTO;
+    if (n == (ssize_t)sizeof port && fd >= 0 && line->stream == NULL)
+        r = take_call(line, &fd);
+    else if (n > 0 && fd >= 0)
+        return;
+    if (r < 0 || n == 0)
+        end(line, r);
+}
+
+static int send_framed(struct agent_line *line, const uint8_t *bytes, size_t n)
+{
+    if (line->stream != NULL)
+        return stream_send_bytes(line->stream, bytes, n);
+    if (line->early.len + FRAME_HEAD + n > line->early.max)
+        return -EAGAIN;
+    const uint8_t head[FRAME_HEAD] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
+    buf_append(&line->early, head, sizeof head);
+    return buf_append(&line->early, bytes, n);
+}
+
+// A connection to the machine.  What it begins with waits in the socket until the machine takes it, or is lost with it.
+static int connect_to_machine(struct agent_line *line, uint64_t id, int *ret_fd)
+{
+    cleanup_fd int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", line->dial);
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
+        return -errno;
+    uint8_t greeting[48];
+    size_t n = (size_t)snprintf((char *)greeting, sizeof greeting, "OPEN %d\n", AGENT_VSOCK_PORT);
+    for (int shift = 56; shift >= 0; shift -= 8)
+        greeting[n++] = (uint8_t)(id >> shift);
+    if (send(fd, greeting, n, MSG_NOSIGNAL) != (ssize_t)n)
+        return -EPIPE;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)  // as the ends of a pair are
+        return -errno;
+    *ret_fd = take_fd(&fd);
+    return 0;
+}
+
+// ---- both ----
+
+struct transport {
+    void (*on_readable)(void *arg, uint32_t events);
+    int (*send)(struct agent_line *line, const uint8_t *bytes, size_t n);
+    int (*open_stream)(struct agent_line *line, uint64_t id, int *ret_fd);
+};
+
+static int send_packet(struct agent_line *line, const uint8_t *bytes, size_t n)
+{
+    ssize_t sent = fdpass_send(line->fd, bytes, n, NULL, 0);
+    return sent < 0 ? (int)sent : 0;
+}
+
+static const struct transport *transport_of(const struct agent_line *line)
+{
+    static const struct transport packets = {.on_readable = on_packet, .send = send_packet, .open_stream = hand_down};
+    static const struct transport machine = {.on_readable = on_call, .send = send_framed, .open_stream = connect_to_machine};
+    return line->dial < 0 ? &packets : &machine;
+}
+
+int agent_line_new(struct loop *loop, int fd, int dial, const struct agent_line_handler *handler, void *arg,
+                   struct agent_line **ret_line)
 {
     struct agent_line *line = malloc(sizeof *line);
     if (line == NULL)
         return -ENOMEM;
-    *line = (struct agent_line){.fd = -1, .handler = handler, .arg = arg};
+    *line = (struct agent_line){
+        .loop = loop, .fd = -1, .dial = dial, .early = BUF_INIT(LINE_QUEUE_MAX), .handler = handler, .arg = arg};
     int flags = fcntl(fd, F_GETFL);
     int r = flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
     if (r == 0)
-        r = watch_add(loop, fd, EPOLLIN, on_packet, line, &line->watch);
+        r = watch_add(loop, fd, EPOLLIN, transport_of(line)->on_readable, line, &line->watch);
     if (r < 0) {
         free(line);
         return r;
@@ -100,7 +259,10 @@ struct agent_line *agent_line_free(struct agent_line *line)
 {
     if (line != NULL) {
         line->watch = watch_remove(line->watch);
+        line->stream = stream_free(line->stream);
+        buf_free(&line->early);
         close_fd(&line->fd);
+        close_fd(&line->dial);
         free(line);
     }
     return NULL;
@@ -108,35 +270,35 @@ struct agent_line *agent_line_free(struct agent_line *line)
 
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n)
 {
-    ssize_t sent = fdpass_send(line->fd, command, n, NULL, 0);
-    if (sent < 0)
-        return (int)sent;
-    line->configuring = true;
-    return 0;
+    int r = transport_of(line)->send(line, command, n);
+    if (r == 0)
+        line->configuring = true;
+    return r;
 }
 
-static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command, const int *fd)
+static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command)
 {
     uint8_t packed[SMALL_COMMAND_MAX];
     size_t n = protobuf_c_message_get_packed_size(&command->base);
     if (n > sizeof packed)
         return -EMSGSIZE;
     protobuf_c_message_pack(&command->base, packed);
-    ssize_t sent = fdpass_send(line->fd, packed, n, fd, fd != NULL ? 1 : 0);
-    return sent < 0 ? (int)sent : 0;
+    return transport_of(line)->send(line, packed, n);
 }
 
-int agent_line_open_stream(struct agent_line *line, int fd, uint64_t *ret_id)
+int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_id)
 {
-    Sandbox__Agent__OpenStream open_stream = SANDBOX__AGENT__OPEN_STREAM__INIT;
-    open_stream.id = ++line->last_stream;
-    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
-    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
-    command.open_stream = &open_stream;
-    int r = send_small(line, &command, &fd);
-    if (r == 0 && ret_id != NULL)
-        *ret_id = open_stream.id;
-    return r;
+    uint64_t id = line->last_stream + 1;
+    int r = transport_of(line)->open_stream(line, id, ret_fd);
+    if (r < 0)
+        return r;
+    line->last_stream = *ret_id = id;
+    return 0;
+}
+
+bool agent_line_is_far(const struct agent_line *line)
+{
+    return line->dial >= 0;
 }
 
 int agent_line_ping(struct agent_line *line)
@@ -148,7 +310,7 @@ int agent_line_ping(struct agent_line *line)
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_PING;
     command.ping = &ping;
-    int r = send_small(line, &command, NULL);
+    int r = send_small(line, &command);
     line->pinging = r == 0;
     return r;
 }
@@ -159,7 +321,7 @@ int agent_line_suspend(struct agent_line *line)
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND;
     command.suspend = &suspend;
-    return send_small(line, &command, NULL);
+    return send_small(line, &command);
 }
 
 int agent_line_resume(struct agent_line *line, uint64_t lost_us)
@@ -169,5 +331,5 @@ int agent_line_resume(struct agent_line *line, uint64_t lost_us)
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_RESUME;
     command.resume = &resume;
-    return send_small(line, &command, NULL);
+    return send_small(line, &command);
 }

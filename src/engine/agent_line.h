@@ -2,14 +2,19 @@
 //
 // Actors: this end trusts nothing that comes up: a report that is malformed, unasked for or too long ends the line, and with
 // it the sandbox.  States: new -> (configure) -> configuring -> (configured) -> serving; any -> ended, told once.
-// Limits: one packet of at most AGENT_CONTROL_MAX bytes at a time; nothing is queued here: a line whose agent does not read is
-// reported as full (-EAGAIN).
+// It has two ways to an agent.  On the container tier the line is a socket pair's end, one message a packet, and operation
+// lines are handed down through it.  On the vm tier the machine calls first: the line comes as a descriptor over `fd`, the
+// monitor's dial socket, when the agent is ready, and messages on it have a length in front; what is sent before that waits.
+// Operation lines are connections to the monitor's listening socket, `dial`. Limits: one packet of at most AGENT_CONTROL_MAX
+// bytes at a time; nothing is queued here: a line whose agent does not read is reported as full (-EAGAIN); on the vm tier
+// LINE_QUEUE_MAX bytes are.
 #ifndef ENGINE_AGENT_LINE_H
 #define ENGINE_AGENT_LINE_H
 
 #include "agent.pb-c.h"
 #include "sys/loop.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct agent_line;
@@ -25,17 +30,19 @@ struct agent_line_handler {
     void (*on_end)(void *arg, int reason);
 };
 
-// Takes over `fd` on success.  `handler` and `arg` outlive the line, which may be freed from any callback.
-int agent_line_new(struct loop *loop, int fd, const struct agent_line_handler *handler, void *arg,
+// Takes over `fd`, and `dial` (-1: the container tier), on success.  `handler` and `arg` outlive the line, which may be freed
+// from any callback.
+int agent_line_new(struct loop *loop, int fd, int dial, const struct agent_line_handler *handler, void *arg,
                    struct agent_line **ret_line);
 // Closes, which ends the sandbox.  NULL is fine; returns NULL.
 struct agent_line *agent_line_free(struct agent_line *line);
 
 // Sends a packed agent.Command with a configure.  0, or a negative errno.
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
-// Hands the agent one end of an operation line, which stays the caller's here.  *ret_id, never 0, names it in on_stream_ended;
-// NULL: whose end the caller sees by itself.
-int agent_line_open_stream(struct agent_line *line, int fd, uint64_t *ret_id);
+// Makes an operation line: *ret_fd, a stream socket, is the caller's.  *ret_id, never 0, names it in on_stream_ended.
+int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_id);
+// Whether what is sent is on its way for a while (vm tier), instead of lying where a frozen agent finds it first.
+bool agent_line_is_far(const struct agent_line *line);
 // The sandbox is about to be frozen; it has been thawed, after `lost_us`.
 int agent_line_suspend(struct agent_line *line);
 int agent_line_resume(struct agent_line *line, uint64_t lost_us);

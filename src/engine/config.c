@@ -5,6 +5,7 @@
 #include "base/num.h"
 #include "libsandbox.h"
 #include "sys/jail.h"
+#include "sys/template_store.h"
 #include "wire/ini.h"
 #include "wire/spec.h"
 
@@ -54,6 +55,15 @@ static int read_socket(const struct option *option, const char *text, void *slot
     if (n > 0 && text[0] != '/' && strchr(text, '/') != NULL)
         return -EINVAL;
     memcpy(slot, text, n + 1);
+    return 0;
+}
+
+static int read_kernel(const struct option *option, const char *text, void *slot)
+{
+    (void)option;
+    if (!template_name_valid(text))
+        return -EINVAL;
+    memcpy(slot, text, strlen(text) + 1);
     return 0;
 }
 
@@ -189,6 +199,8 @@ static const struct option options[] = {
     OTHER(log_level, read_log_level, 0, 0, "info", "debug, info, warn or error", "least important lines that are logged"),
     OTHER(isolation_floor, read_isolation, 0, 0, "none", "none, process, container, kernel or vm",
           "weakest wall any sandbox may have, whatever a create asks for"),
+    OTHER(vm_kernel, read_kernel, 0, 0, "default", "a name of the store of kernels",
+          "kernel that virtual machines boot (sandbox-image kernel build)"),
     NUMBER(max_connections, 1, 4096, "256", "client connections at once"),
     NUMBER(max_owned_per_connection, 1, 4096, TEXT_OF(SANDBOX_MAX_OWNED), "sandboxes of one connection"),
     NUMBER(max_owned_per_uid, 1, 4096, "256", "sandboxes of one uid"),

@@ -42,8 +42,9 @@ struct config {
     char metrics_socket[CONFIG_NAME_MAX + 1];  // likewise; "" is off
     uint64_t socket_mode;
     struct uid_list allowed_uids;
-    uint64_t log_level;        // enum log_level
-    uint64_t isolation_floor;  // sandbox_isolation_t
+    uint64_t log_level;                   // enum log_level
+    uint64_t isolation_floor;             // sandbox_isolation_t
+    char vm_kernel[CONFIG_NAME_MAX + 1];  // of the store of kernels
 
     uint64_t max_connections;
     uint64_t max_owned_per_connection;

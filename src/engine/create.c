@@ -474,7 +474,7 @@ static int check(const struct client *client, const Sandbox__CreateRequest *mess
     uint32_t floor = message->min_isolation;
     if (floor < e->config->isolation_floor)
         floor = (uint32_t)e->config->isolation_floor;
-    *ret_tier = tiers_choose(&e->tiers, floor, err);
+    *ret_tier = tiers_choose(&e->tiers, floor, message->session_key.len > 0, err);
     return *ret_tier != NULL ? 0 : err->code;
 }
 

@@ -81,28 +81,53 @@ static void on_volumes(void *arg)
         serve(e);
 }
 
-static void on_probe(void *arg, const struct driver_answer *answer)
+static void settle_volumes(struct engine *e)
 {
-    struct engine *e = arg;
-    if (e->stopping)
-        return;
-    struct tier *tier = tiers_at(&e->tiers, SANDBOX_ISOLATION_CONTAINER);
-    const char *reason = answer->detail[0] != '\0' ? answer->detail : strerror(-answer->error);
-    tier_probed(tier, answer->error == 0, reason);
-    if (tier->available)
-        log_info("tier_available", log_str("tier", tier->name));
-    else
-        log_error("tier_unavailable", log_str("tier", tier->name), log_str("reason", tier->reason));
-    // A host that was merely too busy, or has been mended, has its tier back without a restart.
-    if (!tier->available)
-        timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
-    if (e->volumes != NULL)
-        return;
     int r = volumes_new(e, ENGINE_FD_STATE_DIR, on_volumes, e, &e->volumes);
     if (r < 0) {
         log_error("no_volumes", log_errno(r));
         give_up(e, EXIT_FAILURE);
     }
+}
+
+static struct tier *keep_verdict(struct engine *e, uint32_t level, const struct driver_answer *answer)
+{
+    struct tier *tier = tiers_at(&e->tiers, level);
+    tier_probed(tier, answer->error == 0, answer->detail[0] != '\0' ? answer->detail : strerror(-answer->error));
+    if (tier->available)
+        log_info("tier_available", log_str("tier", tier->name));
+    return tier;
+}
+
+// Its absence is no fault: few machines have what it needs.
+static void on_vm_probe(void *arg, const struct driver_answer *answer)
+{
+    struct engine *e = arg;
+    if (e->stopping)
+        return;
+    struct tier *tier = keep_verdict(e, SANDBOX_ISOLATION_VM, answer);
+    if (!tier->available)
+        log_info("tier_unavailable", log_str("tier", tier->name), log_str("reason", tier->reason));
+    settle_volumes(e);
+}
+
+static void on_probe(void *arg, const struct driver_answer *answer)
+{
+    struct engine *e = arg;
+    if (e->stopping)
+        return;
+    struct tier *tier = keep_verdict(e, SANDBOX_ISOLATION_CONTAINER, answer);
+    if (!tier->available) {
+        log_error("tier_unavailable", log_str("tier", tier->name), log_str("reason", tier->reason));
+        // A host that was merely too busy, or has been mended, has its tier back without a restart.
+        timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
+    }
+    if (e->vm_asked)
+        return;
+    e->vm_asked = true;
+    int r = vm_driver.probe(e->vm, on_vm_probe, e);
+    if (r < 0)
+        on_vm_probe(e, &(struct driver_answer){.error = r, .detail = "the jailer could not be asked"});
 }
 
 static void on_reprobe(void *arg)
@@ -134,6 +159,24 @@ static void on_jailer_lost(void *arg)
     give_up(arg, EXIT_JAILER_LOST);
 }
 
+static int add_vm_tier(struct engine *e)
+{
+    const struct vm_config config = {.loop = e->loop,
+                                     .workers = e->workers,
+                                     .jailer = e->container,
+                                     .run_dir = ENGINE_FD_RUN_DIR,
+                                     .store = ENGINE_FD_TEMPLATES_DIR,
+                                     .kernel = e->config->vm_kernel};
+    int r = vm_driver_new(&config, &e->vm);
+    if (r < 0)
+        return r;
+    struct tier *tier = tiers_at(&e->tiers, SANDBOX_ISOLATION_VM);
+    tier->driver = &vm_driver;
+    tier->self = e->vm;
+    tier_probed(tier, false, "it has not been probed yet");
+    return 0;
+}
+
 static int start(struct engine *e)
 {
     int r = container_new(e->loop, ENGINE_FD_JAILER, sandbox_exited, on_jailer_lost, e, &e->container);
@@ -144,6 +187,8 @@ static int start(struct engine *e)
     tier->self = e->container;
     tier_probed(tier, false, "it has not been probed yet");
     r = workers_new(e->loop, WORKERS, &e->workers);
+    if (r == 0)
+        r = add_vm_tier(e);
     if (r == 0)
         r = templates_new(e, ENGINE_FD_TEMPLATES_DIR, &e->templates);
     if (r == 0)
@@ -193,6 +238,7 @@ struct engine *engine_free(struct engine *e)
     e->pool = pool_free(e->pool);
     e->workers = workers_free(e->workers);
     e->container = container_free(e->container);  // ends every sandbox that is left
+    e->vm = vm_driver_free(e->vm);
     e->templates = templates_free(e->templates);
     e->volumes = volumes_free(e->volumes);
     free(e);

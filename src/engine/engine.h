@@ -10,6 +10,7 @@
 #include "engine/config.h"
 #include "engine/isolation/container.h"
 #include "engine/isolation/tiers.h"
+#include "engine/isolation/vm.h"
 #include "engine/metrics.h"
 #include "sys/loop.h"
 #include "sys/workers.h"
@@ -30,6 +31,7 @@ struct engine {
     struct loop *loop;
     struct workers *workers;
     struct container *container;
+    struct vm_driver *vm;
     struct tiers tiers;
     struct templates *templates;
     struct pool *pool;
@@ -39,6 +41,7 @@ struct engine {
     struct metrics metrics;
     uint64_t started_ns;
     bool stopping;
+    bool vm_asked;          // the vm tier has been probed, or is being
     struct timer deadline;  // of the start, then of the stop
     struct timer reprobe;   // while no tier works
 

@@ -97,16 +97,13 @@ static int send_request(struct guestop *op, const Sandbox__GuestRequest *message
     return stream_send(op->line, &request);
 }
 
-// Makes the line and hands its other end to the agent.
 static int open_line(struct guestop *op)
 {
     static const struct stream_handler handler = {.on_frame = on_frame, .on_end = on_end};
     static const struct stream_limits limits = {.frame_max = AGENT_RESULT_MAX, .queue_max = FRAME_HEAD + AGENT_REQUEST_MAX};
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-        return -errno;
-    cleanup_fd int ours = pair[0], theirs = pair[1];
-    int r = agent_line_open_stream(op->sandbox->line, theirs, NULL);
+    cleanup_fd int ours = -1;
+    uint64_t id;  // whose end is seen here
+    int r = agent_line_open_stream(op->sandbox->line, &ours, &id);
     if (r == 0)
         r = stream_new(op->sandbox->engine->loop, ours, &limits, &handler, op, &op->line);
     if (r == 0)

@@ -400,7 +400,7 @@ static void on_preset(void *arg, const struct template_answer *answer)
 // Also finds out that a template has changed: then its shelf is gone, and the answer makes a new one.
 static void ask_for(struct preset *p)
 {
-    p->tier = tiers_choose(&p->pool->engine->tiers, 0, NULL);
+    p->tier = tiers_choose(&p->pool->engine->tiers, 0, false, NULL);
     if (p->asking || p->tier == NULL)
         return;
     p->waiter.done = on_preset;

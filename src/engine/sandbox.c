@@ -142,6 +142,7 @@ static void on_pong(void *arg)
 {
     struct sandbox *sb = arg;
     sb->unresponsive = false;
+    powers_pong(sb);
 }
 
 static void on_stream_ended(void *arg, uint64_t id)
@@ -278,12 +279,15 @@ void sandbox_exited(void *sandbox, const struct driver_exit *how)
     if (how->oom)
         sandbox_died(sb, METRIC_DEATH_OOM, "its memory was full");
     else
-        sandbox_died(sb, METRIC_DEATH_EXIT, how->by_signal ? "its agent was killed" : "its agent ended");
+        sandbox_died(sb, METRIC_DEATH_EXIT,
+                     how->reason != NULL ? how->reason
+                     : how->by_signal    ? "its agent was killed"
+                                         : "its agent ended");
     if (sb->died)
         sb->engine->metrics.deaths[how->oom ? METRIC_DEATH_OOM : sb->death]++;
     log_info("sandbox_gone", log_u64("sandbox_id", sb->id), log_bool("by_itself", sb->died),
              log_str("ended_by", how->by_signal ? "signal" : "exit"), log_u64("status", (uint64_t)how->status),
-             log_bool("oom", how->oom));
+             log_bool("oom", how->oom), log_str("reason", how->reason != NULL ? how->reason : ""));
     if (sb->state == SANDBOX_CLOSING)
         become_gone(sb);
     sandbox_unref(sb);
@@ -291,21 +295,23 @@ void sandbox_exited(void *sandbox, const struct driver_exit *how)
 
 // ---- the start ----
 
-static int take_line(struct sandbox *sb, int control)
+static int take_line(struct sandbox *sb, int control, int dial_socket)
 {
     static const struct agent_line_handler handler = {
         .on_configured = on_configured, .on_pong = on_pong, .on_stream_ended = on_stream_ended, .on_end = on_line_end};
-    cleanup_fd int fd = control;
-    int r = agent_line_new(sb->engine->loop, fd, &handler, sb, &sb->line);
-    if (r == 0)
+    cleanup_fd int fd = control, dial = dial_socket;
+    int r = agent_line_new(sb->engine->loop, fd, dial, &handler, sb, &sb->line);
+    if (r == 0) {
         take_fd(&fd);
+        take_fd(&dial);
+    }
     return r;
 }
 
 static void on_start(void *arg, const struct driver_answer *answer)
 {
     struct sandbox *sb = arg;
-    int control = answer->control;
+    int control = answer->control, dial = answer->dial;
     int r = answer->error;
     sb->starting = false;
     if (r == 0) {
@@ -315,13 +321,14 @@ static void on_start(void *arg, const struct driver_answer *answer)
     }
     if (sb->state == SANDBOX_CLOSING) {  // given up meanwhile
         close_fd(&control);
+        close_fd(&dial);
         if (sb->started)
             sb->tier->driver->stop(sb->tier->self, sb->handle);
         else
             become_gone(sb);
     } else {
         if (r == 0)
-            r = take_line(sb, control);
+            r = take_line(sb, control, dial);
         if (sb->warm != NULL)
             pool_started(sb->warm, r, answer->detail);
         else

@@ -25,7 +25,7 @@ static void write_tiers(struct engine *e, struct json_out *j)
         json_close(j, '}');
     }
     json_close(j, ']');
-    const struct tier *best = tiers_choose(&e->tiers, 0, NULL);
+    const struct tier *best = tiers_choose(&e->tiers, 0, false, NULL);
     json_str(j, "default_tier", best != NULL ? best->name : NULL);
 }
 

@@ -71,13 +71,10 @@ static int send_request(int line, const Sandbox__StreamRequest *message)
 // Makes the line; *ret_fd is the client's end.
 static int open_line(struct sandbox *sb, const Sandbox__StreamRequest *message, uint64_t *ret_id, int *ret_fd)
 {
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-        return -errno;
-    cleanup_fd int ours = pair[0], theirs = pair[1];
-    int r = send_request(ours, message);
+    cleanup_fd int ours = -1;
+    int r = agent_line_open_stream(sb->line, &ours, ret_id);
     if (r == 0)
-        r = agent_line_open_stream(sb->line, theirs, ret_id);
+        r = send_request(ours, message);
     if (r == 0)
         *ret_fd = take_fd(&ours);
     return r;

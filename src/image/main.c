@@ -4,6 +4,7 @@
 #include "base/id.h"
 #include "base/json_out.h"
 #include "image/build.h"
+#include "image/kernel_build.h"
 #include "image/options.h"
 #include "image/store.h"
 
@@ -177,7 +178,7 @@ int main(int argc, char **argv)
     int r;
     switch (options.command) {
     case COMMAND_BUILD:
-        r = build_template(&options, &err);
+        r = options.kernel ? build_kernel(&options, &err) : build_template(&options, &err);
         break;
     case COMMAND_VERIFY:
         r = verify(&options, &err);

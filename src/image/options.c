@@ -1,6 +1,7 @@
 #include "image/options.h"
 
 #include "base/num.h"
+#include "sys/template_store.h"
 
 #include <getopt.h>
 #include <stdarg.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #define DEFAULT_STORE "/var/lib/sandbox-engine/templates"
+#define DEFAULT_AGENT LIBEXEC_DIR "/sandbox-agent"
 
 static const char help[] =
     "Usage: sandbox-image COMMAND [OPTIONS] [NAME]\n"
@@ -31,6 +33,15 @@ static const char help[] =
     "  verify NAME  hash its files again: 0 if all are as they were built, 1 and the file's name if not\n"
     "  rm NAME      remove an alias or a template\n"
     "      --force              also the aliases that point at it\n"
+    "\n"
+    "  kernel build NAME   make a kernel for virtual machines from one of\n"
+    "      --from-deb FILE      a linux-image package, which is read and never installed\n"
+    "      --vmlinuz FILE       a bzImage or an ELF vmlinux\n"
+    "        --modules DIR        and the folder of its modules, where its drivers are not built in\n"
+    "    and\n"
+    "      --agent FILE         the sandbox-agent that its machines start (" DEFAULT_AGENT ")\n"
+    "      --replace            in place of a kernel of that name; running machines keep the old one\n"
+    "  kernel list, show NAME, verify NAME, rm NAME\n"
     "\n"
     "Options of every command; they may stand before or after NAME:\n"
     "  --store DIR  the template store ($SANDBOX_TEMPLATES, else " DEFAULT_STORE ")\n"
@@ -61,6 +72,10 @@ enum {
     OPT_HEADROOM,
     OPT_STAGING,
     OPT_REPLACE,
+    OPT_FROM_DEB,
+    OPT_VMLINUZ,
+    OPT_MODULES,
+    OPT_AGENT,
     OPT_FORCE,
     OPT_JSON,
     OPT_HELP,
@@ -78,6 +93,10 @@ static const struct option table[] = {
     {"headroom-mib", required_argument, NULL, OPT_HEADROOM},
     {"staging-mib", required_argument, NULL, OPT_STAGING},
     {"replace", no_argument, NULL, OPT_REPLACE},
+    {"from-deb", required_argument, NULL, OPT_FROM_DEB},
+    {"vmlinuz", required_argument, NULL, OPT_VMLINUZ},
+    {"modules", required_argument, NULL, OPT_MODULES},
+    {"agent", required_argument, NULL, OPT_AGENT},
     {"force", no_argument, NULL, OPT_FORCE},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, OPT_HELP},
@@ -142,6 +161,18 @@ static void take_option(struct options *o, int option, const char *value)
     case OPT_REPLACE:
         o->replace = true;
         break;
+    case OPT_FROM_DEB:
+        set_once(&o->from_deb, value, "from-deb");
+        break;
+    case OPT_VMLINUZ:
+        set_once(&o->vmlinuz, value, "vmlinuz");
+        break;
+    case OPT_MODULES:
+        set_once(&o->modules, value, "modules");
+        break;
+    case OPT_AGENT:
+        set_once(&o->agent, value, "agent");
+        break;
     case OPT_FORCE:
         o->force = true;
         break;
@@ -166,7 +197,7 @@ static void take_command(struct options *o, const char *word)
             o->command = (enum command)i;
             return;
         }
-    usage_error("there is no command \"%s\": build, list, show, verify or rm", word);
+    usage_error("there is no command \"%s\": build, list, show, verify, rm or kernel", word);
 }
 
 // Letters that can be in a suite's or package's name, so that what goes to apt is only that.
@@ -195,20 +226,46 @@ static void check_build(const struct options *o)
         usage_error("--mirror %s: an address or a sources file is needed", o->mirror);
 }
 
+static void check_kernel_build(const struct options *o)
+{
+    if ((o->from_deb != NULL) == (o->vmlinuz != NULL))
+        usage_error("kernel build takes exactly one of --from-deb and --vmlinuz");
+    if (o->from_deb != NULL && o->modules != NULL)
+        usage_error("--modules goes with --vmlinuz");
+    if (o->from_dir != NULL || o->from_tar != NULL || o->suite != NULL || o->include != NULL || o->mirror != NULL ||
+        o->aliases > 0 || o->staging_mib != 0 || o->headroom_mib != HEADROOM_DEFAULT_MIB)
+        usage_error("an option of a template's build was given to kernel build");
+}
+
 static void check(const struct options *o)
 {
     const char *command = commands[o->command];
+    bool kernel_build = o->kernel && o->command == COMMAND_BUILD;
+    if (!kernel_build && (o->from_deb != NULL || o->vmlinuz != NULL || o->modules != NULL || o->agent != NULL))
+        usage_error("an option of kernel build was given to %s", command);
+    if (!o->kernel && o->name != NULL && strcmp(o->name, KERNELS_FOLDER) == 0)
+        usage_error("\"%s\" is no template's name: the kernels are there", KERNELS_FOLDER);
     if (o->command == COMMAND_LIST && o->name != NULL)
         usage_error("list takes no name; \"sandbox-image show %s\" shows one template", o->name);
     if (o->command != COMMAND_LIST && o->name == NULL)
         usage_error("%s needs the template's name", command);
     if (o->force && o->command != COMMAND_RM)
         usage_error("--force goes with rm");
-    if (o->command == COMMAND_BUILD)
+    if (kernel_build)
+        check_kernel_build(o);
+    else if (o->command == COMMAND_BUILD)
         check_build(o);
     else if (o->from_dir != NULL || o->from_tar != NULL || o->suite != NULL || o->include != NULL || o->mirror != NULL ||
              o->aliases > 0 || o->replace || o->staging_mib != 0 || o->headroom_mib != HEADROOM_DEFAULT_MIB)
         usage_error("an option of build was given to %s", command);
+}
+
+static const char *kernel_store(const char *store)
+{
+    char *path = NULL;  // as long as the program
+    if (asprintf(&path, "%s/%s", store, KERNELS_FOLDER) < 0)
+        exit(1);
+    return path;
 }
 
 void options_parse(int argc, char **argv, struct options *ret_options)
@@ -219,6 +276,9 @@ void options_parse(int argc, char **argv, struct options *ret_options)
         take_option(&o, option, optarg);
     if (optind == argc)
         usage_error("a command is needed: build, list, show, verify or rm");
+    o.kernel = strcmp(argv[optind], "kernel") == 0;
+    if (o.kernel && ++optind == argc)
+        usage_error("kernel needs build, list, show, verify or rm");
     take_command(&o, argv[optind++]);
     if (optind < argc)
         o.name = argv[optind++];
@@ -229,5 +289,9 @@ void options_parse(int argc, char **argv, struct options *ret_options)
     if (o.store == NULL || o.store[0] == '\0')
         o.store = DEFAULT_STORE;
     check(&o);
+    if (o.kernel)
+        o.store = kernel_store(o.store);
+    if (o.agent == NULL)
+        o.agent = DEFAULT_AGENT;
     *ret_options = o;
 }

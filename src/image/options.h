@@ -15,10 +15,13 @@ enum {
 
 struct options {
     enum command command;
+    bool kernel;  // of the store of kernels, which is `kernels` in the store of templates
     const char *store;
     const char *name;                         // NULL for list
     const char *from_dir, *from_tar, *suite;  // of build: exactly one is set
     const char *include, *mirror;
+    const char *from_deb, *vmlinuz, *modules;  // of kernel build
+    const char *agent;                         // of kernel build: never NULL there
     const char *alias[ALIASES_MAX];
     unsigned aliases;
     uint64_t headroom_mib;

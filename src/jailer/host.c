@@ -19,13 +19,13 @@
 extern int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
 enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, SWEEP_WAIT_MS = 5000, STATE_WAIT_MS = 1000, STATE_STEP_US = 5000 };
 
-static int sealed_copy(const char *path)
+static int sealed_copy(const char *path, const char *name)
 {
     cleanup_fd int file = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (file < 0 || fstat(file, &st) < 0)
         return -errno;
-    cleanup_fd int copy = memfd_create("sandbox-agent", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    cleanup_fd int copy = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (copy < 0)
         return -errno;
     for (off_t at = 0; at < st.st_size;) {
@@ -114,9 +114,13 @@ static int build(struct host *h, const struct host_options *o, int state_fd, con
     if (r < 0)
         return r;
     *ret_why = o->agent_path;
-    h->agent_fd = sealed_copy(o->agent_path);
+    h->agent_fd = sealed_copy(o->agent_path, "sandbox-agent");
     if (h->agent_fd < 0)
         return h->agent_fd;
+    *ret_why = o->vmm_path;
+    h->vmm_fd = sealed_copy(o->vmm_path, "sandbox-vmm");
+    if (h->vmm_fd < 0 && h->vmm_fd != -ENOENT)
+        return h->vmm_fd;
     *ret_why = "a private tmpfs for mounts";
     h->mounts_fd = private_mounts(state_fd);
     if (h->mounts_fd < 0)
@@ -139,7 +143,7 @@ int host_open(struct loop *loop, const struct host_options *options, struct host
     if (h == NULL)
         return -ENOMEM;
     h->loop = loop;
-    h->agent_fd = h->mounts_fd = h->state_fd = -1;
+    h->agent_fd = h->vmm_fd = h->mounts_fd = h->state_fd = -1;
     *ret_why = "a private mount namespace";
     int r = private_namespace();
     if (r == 0) {
@@ -173,6 +177,7 @@ struct host *host_close(struct host *host)
         unlinkat(host->state_fd, "mounts", AT_REMOVEDIR);
     }
     close_fd(&host->agent_fd);
+    close_fd(&host->vmm_fd);
     host->uids = uid_slots_close(host->uids);
     host->cgroups = cgroup_tree_close(host->cgroups);
     close_fd(&host->state_fd);

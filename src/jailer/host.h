@@ -2,9 +2,9 @@
 #ifndef JAILER_HOST_H
 #define JAILER_HOST_H
 
+#include "enter/seccomp_policy.h"
 #include "jailer/disk.h"
 #include "jailer/release.h"
-#include "jailer/seccomp_policy.h"
 #include "jailer/uid_slots.h"
 #include "jailer/volume.h"
 #include "sys/cgroup.h"
@@ -22,8 +22,9 @@ struct host {
     struct disk_store *disks;
     struct volumes *volumes;
     struct releases *releases;  // NULL: none, what is let go is closed at once
-    struct seccomp_policy filter;
+    struct filter filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
+    int vmm_fd;     // the monitor's, likewise; -1: none
     int mounts_fd;  // a private tmpfs: where template mounts are attached
     int state_fd;   // the state folder, locked
     int cpus[HOST_CPUS_MAX];            // processors this host lets us use
@@ -34,6 +35,7 @@ struct host {
 struct host_options {
     const char *instance;
     const char *agent_path;
+    const char *vmm_path;   // there need not be one: then there is no vm tier
     const char *state_dir;  // made if missing, root's alone
     const char *cgroup;     // NULL: choose
     bool v1_freezer;        // leave a hybrid host's v2 hierarchy alone

@@ -20,6 +20,7 @@ static const char help[] =
     "  --user USER[:GROUP]   whom the engine runs as: names or numbers, not root (default sandbox-engine)\n"
     "  --engine PATH         the engine's program\n"
     "  --agent PATH          the agent's program, static; copied into memory at start\n"
+    "  --vmm PATH            the microVM monitor, static; copied into memory at start; without it there is no vm tier\n"
     "  --run DIR             for sockets; made if missing, given to USER (default /run/sandbox-engine)\n"
     "  --state DIR           for disks and volumes; made if missing, root's alone (default /var/lib/sandbox-engine/state)\n"
     "  --engine-state DIR    for the engine's database; made if missing, given to USER (default: --state with -engine)\n"
@@ -85,6 +86,7 @@ enum {
     OPT_USER = 1,
     OPT_ENGINE,
     OPT_AGENT,
+    OPT_VMM,
     OPT_RUN,
     OPT_STATE,
     OPT_ENGINE_STATE,
@@ -101,6 +103,7 @@ static const struct option long_options[] = {
     {"user", required_argument, NULL, OPT_USER},
     {"engine", required_argument, NULL, OPT_ENGINE},
     {"agent", required_argument, NULL, OPT_AGENT},
+    {"vmm", required_argument, NULL, OPT_VMM},
     {"run", required_argument, NULL, OPT_RUN},
     {"state", required_argument, NULL, OPT_STATE},
     {"engine-state", required_argument, NULL, OPT_ENGINE_STATE},
@@ -125,6 +128,9 @@ static int take(int option, struct options *o, const char **user)
         return OPTIONS_RUN;
     case OPT_AGENT:
         o->host.agent_path = optarg;
+        return OPTIONS_RUN;
+    case OPT_VMM:
+        o->host.vmm_path = optarg;
         return OPTIONS_RUN;
     case OPT_RUN:
         o->run_dir = optarg;
@@ -165,7 +171,10 @@ static int take(int option, struct options *o, const char **user)
 int options_parse(int argc, char **argv, struct options *ret_options)
 {
     struct options o = {
-        .host = {.instance = "main", .agent_path = LIBEXEC_DIR "/sandbox-agent", .state_dir = "/var/lib/sandbox-engine/state"},
+        .host = {.instance = "main",
+                 .agent_path = LIBEXEC_DIR "/sandbox-agent",
+                 .vmm_path = LIBEXEC_DIR "/sandbox-vmm",
+                 .state_dir = "/var/lib/sandbox-engine/state"},
         .engine_path = LIBEXEC_DIR "/sandbox-engine",
         .run_dir = "/run/sandbox-engine",
         .templates_dir = "/var/lib/sandbox-engine/templates",

@@ -1,7 +1,7 @@
 #include "jailer/release.h"
 
 #include "base/cleanup.h"
-#include "jailer/privileges.h"
+#include "enter/privileges.h"
 #include "sys/fdpass.h"
 
 #include <errno.h>

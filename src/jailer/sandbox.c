@@ -4,9 +4,10 @@
 #include "base/clock.h"
 #include "base/id.h"
 #include "base/log.h"
+#include "enter/dev.h"
+#include "enter/enter.h"
 #include "jailer/cpus.h"
-#include "jailer/dev.h"
-#include "jailer/enter.h"
+#include "jailer/vm_enter.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
 #include "sys/small_file.h"
@@ -33,7 +34,6 @@ enum {
     ENTER_WAIT_S = 10,   // longest a child may take between two words
     REMOVE_STEP_MS = 2,  // cgroups of a dead process stay busy for a moment
     REMOVE_WAIT_MS = 10000,
-    SHM_MAX_MIB = 64,
 };
 
 enum state { ENTERING, BUILDING, LIVE, ENDING };
@@ -58,7 +58,9 @@ struct sandbox {
     bool volume_mounted;
     bool self_test;
     int template_mount, control_fd, log_fd;
-    int disk, mounts;  // its disk and mount namespace, kept beyond its first process: see release.h
+    bool is_vm;
+    struct vm_plan vm;  // its descriptors are ours
+    int disk, mounts;   // its disk and mount namespace, kept beyond its first process: see release.h
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
@@ -85,7 +87,7 @@ static int fail(struct sandbox *s, int error, const char *what)
     return error;
 }
 
-static pid_t clone_child(struct host *host, int line, const struct cgroup_entry *groups, int *ret_pidfd)
+static pid_t clone_child(const struct sandbox *s, int line, const struct cgroup_entry *groups, int *ret_pidfd)
 {
     int pidfd = -1;
     struct clone_args args = {
@@ -98,8 +100,10 @@ static pid_t clone_child(struct host *host, int line, const struct cgroup_entry 
         args.cgroup = (uint64_t)groups->into;
     }
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0 && s->is_vm)
+        vm_enter_main(line, groups);
     if (pid == 0)
-        enter_main(line, groups, &host->filter);
+        enter_main(line, groups, &s->host->filter);
     if (pid < 0)
         return -errno;
     *ret_pidfd = pidfd;
@@ -109,13 +113,13 @@ static pid_t clone_child(struct host *host, int line, const struct cgroup_entry 
 // The kernel adds what a user namespace's processes use of inotify, queued signals, timers, message queues and locked memory
 // to what its maker may use.  With root as the maker, one sandbox could use up root's share, on which the host's services
 // and all other sandboxes live; so each namespace is made by the first id of its own range.
-static pid_t start_child(struct host *host, uid_t maker, int line, const struct cgroup_entry *groups, int *ret_pidfd)
+static pid_t start_child(const struct sandbox *s, int line, const struct cgroup_entry *groups, int *ret_pidfd)
 {
     // The system call itself: this thread only, and the capabilities stay (SECBIT_NO_SETUID_FIXUP, until the end of this).
     int bits = prctl(PR_GET_SECUREBITS);
     if (bits < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits | SECBIT_NO_SETUID_FIXUP) < 0)
         return -errno;
-    pid_t pid = syscall(SYS_setresuid, -1, maker, -1) < 0 ? -errno : clone_child(host, line, groups, ret_pidfd);
+    pid_t pid = syscall(SYS_setresuid, -1, s->first_uid, -1) < 0 ? -errno : clone_child(s, line, groups, ret_pidfd);
     if (syscall(SYS_setresuid, -1, 0, -1) < 0 || prctl(PR_SET_SECUREBITS, (unsigned long)bits) < 0)
         abort();  // never go on as somebody else
     return pid;
@@ -164,6 +168,8 @@ static int settle(struct sandbox *s)
 {
     struct cgroup_limits limits = {
         .memory_bytes = s->what.memory_mib << 20, .vcpus = s->what.vcpus, .pids_max = s->what.pids_max};
+    if (s->is_vm)
+        limits = vm_limits(&s->what);
     return cgroup_group_settle(s->group, s->pid, &limits, s->first_uid);
 }
 
@@ -235,8 +241,8 @@ struct parts {
 
 static int send_order(struct sandbox *s, const struct parts *parts)
 {
-    uint64_t shm_mib = s->what.memory_mib / 2 < SHM_MAX_MIB ? s->what.memory_mib / 2 : SHM_MAX_MIB;
-    struct enter_order order = {.shm_bytes = shm_mib << 20, .volume = parts->volume >= 0, .self_test = s->self_test};
+    struct enter_order order = {
+        .shm_bytes = enter_shm_bytes(s->what.memory_mib), .volume = parts->volume >= 0, .self_test = s->self_test};
     cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
@@ -287,6 +293,11 @@ static int give_order(struct sandbox *s)
     r = settle(s);
     if (r < 0)
         return fail(s, r, "setting the limits");
+    if (s->is_vm) {
+        const char *step = "";
+        r = vm_send_order(s->host, s->line, &s->vm, &s->what, &step);
+        return r < 0 ? fail(s, r, step) : 0;
+    }
     cleanup_fd int template = mapped_template(s->template_mount, userns);
     if (template <0)
         return fail(s, template, "id-mapping the template");
@@ -311,14 +322,28 @@ static int give_order(struct sandbox *s)
     return r < 0 ? fail(s, r, "passing descriptors") : 0;
 }
 
+static void close_plan(struct vm_plan *vm)
+{
+    int *const fds[] = {&vm->image, &vm->kernel, &vm->initramfs, &vm->control, &vm->vsock, &vm->vsock_out, &vm->log};
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+        close_fd(fds[i]);
+}
+
 static void close_starting(struct sandbox *s)
 {
+    close_plan(&s->vm);
     timer_cancel(s->host->loop, &s->deadline);
     s->line_watch = watch_remove(s->line_watch);
     close_fd(&s->line);
     close_fd(&s->template_mount);
     close_fd(&s->control_fd);
     close_fd(&s->log_fd);
+}
+
+// The first steps of both are the same.
+static const char *step_text(const struct sandbox *s, uint32_t step)
+{
+    return s->is_vm ? vm_step_text(step) : enter_step_text(step);
 }
 
 static void hear_entered(struct sandbox *s)
@@ -328,9 +353,9 @@ static void hear_entered(struct sandbox *s)
     if (n < 0 && errno == EAGAIN)
         return;
     if (n == (ssize_t)sizeof failure && failure.error < 0)
-        fail(s, failure.error, enter_step_text(failure.step));
+        fail(s, failure.error, step_text(s, failure.step));
     else if (n != 1)
-        fail(s, n == 0 ? -EPIPE : -EPROTO, enter_step_text(ENTER_CGROUPS));
+        fail(s, n == 0 ? -EPIPE : -EPROTO, step_text(s, ENTER_CGROUPS));
     else if (give_order(s) == 0)
         s->state = BUILDING;
     if (s->error != 0)
@@ -345,7 +370,7 @@ static bool hear_built(struct sandbox *s)
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n == (ssize_t)sizeof failure && failure.error < 0)
-        fail(s, failure.error, enter_step_text(failure.step));
+        fail(s, failure.error, step_text(s, failure.step));
     else if (n != 0)
         fail(s, -EPROTO, "the sandbox's own report");
     return true;
@@ -411,8 +436,22 @@ static struct sandbox *sandbox_free(struct sandbox *s)
 static void on_exit_event(void *arg, uint32_t events);
 static void on_retry(void *arg);
 
+// Copies of all descriptors; -1 stays -1.
+static int copy_plan(const struct vm_plan *from, struct vm_plan *to)
+{
+    const int theirs[] = {from->image, from->kernel, from->initramfs, from->control, from->vsock, from->vsock_out, from->log};
+    int *const ours[] = {&to->image, &to->kernel, &to->initramfs, &to->control, &to->vsock, &to->vsock_out, &to->log};
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (theirs[i] >= 0 && (*ours[i] = fcntl(theirs[i], F_DUPFD_CLOEXEC, 3)) < 0)
+            return -errno;
+    to->probe = from->probe;
+    return 0;
+}
+
 static int take_descriptors(struct sandbox *s, const struct sandbox_plan *plan)
 {
+    if (s->is_vm)
+        return copy_plan(plan->vm, &s->vm);
     s->template_mount = fcntl(plan->template_mount, F_DUPFD_CLOEXEC, 3);
     s->control_fd = fcntl(plan->control_fd, F_DUPFD_CLOEXEC, 3);
     if (s->template_mount < 0 || s->control_fd < 0)
@@ -446,7 +485,7 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
     r = cgroup_entry_open(s->group, &way);
     if (r < 0)
         return fail(s, r, "opening the cgroups");
-    s->pid = start_child(s->host, s->first_uid, theirs, &way, &s->pidfd);
+    s->pid = start_child(s, theirs, &way, &s->pidfd);
     cgroup_entry_close(&way);
     return s->pid < 0 ? fail(s, s->pid, "starting a process in new namespaces") : 0;
 }
@@ -493,6 +532,8 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .log_fd = -1,
                           .what = *plan->start,
                           .self_test = plan->self_test,
+                          .is_vm = plan->vm != NULL,
+                          .vm = {-1, -1, -1, -1, -1, -1, false, -1},
                           .handler = handler,
                           .arg = arg};
     if (plan->volume != NULL)

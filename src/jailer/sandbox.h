@@ -1,4 +1,4 @@
-// One jailed sandbox: its ids, cgroups, disk, volume and first process.
+// One jailed sandbox: its ids, cgroups, disk, volume and first process, which is the agent, or on the vm tier the monitor.
 //
 // States: entering (its child joins its cgroups) -> building (the child has its order: mounts, root, limits) -> live
 // (the agent runs) -> ending (the first process is gone, cgroups are removed and the volume comes free, with patience) ->
@@ -8,6 +8,7 @@
 #define JAILER_SANDBOX_H
 
 #include "jailer/host.h"
+#include "jailer/vm.h"
 #include "sys/cgroup.h"
 #include "sys/jail.h"
 
@@ -22,6 +23,7 @@ struct sandbox_plan {
     int control_fd;         // the agent's end of its control line
     int log_fd;             // stderr of a self-test, or -1
     bool self_test;
+    const struct vm_plan *vm;  // not NULL: the vm tier; template, volume, control, log and self_test above are not used
 };
 
 struct sandbox_handler {

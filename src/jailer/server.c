@@ -31,6 +31,8 @@ struct server {
     void (*on_end)(void *arg);
     void *arg;
     int templates[JAIL_TEMPLATES_MAX];  // attached mounts, or -1
+    int images[JAIL_TEMPLATES_MAX];     // of templates for machines, or -1; a slot has one of the two
+    int kernel, initramfs;              // what machines boot, or -1
     struct cell cells[JAIL_SANDBOXES_MAX];
     uint32_t next_cell;
     uint32_t live;
@@ -49,18 +51,25 @@ static struct sandbox *find(const struct server *s, uint32_t slot)
 // Each takes a request that jail_check has passed, and an engine that may be hostile.  For each, why that is safe:
 
 // Says which protocol this is.
-static int do_hello(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_hello(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)s, (void)q, (void)fd;
+    (void)s, (void)q, (void)fds;
     a->slot = JAIL_PROTOCOL_VERSION;
     return 0;
 }
 
 // Takes nothing from the engine at all.  It blocks the others of this engine, so it is refused once sandboxes live.
-static int do_probe(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_probe(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)q, (void)fd;
+    (void)q, (void)fds;
     return s->live > 0 ? -EBUSY : probe_container(s->host, a->detail);
+}
+
+// Takes nothing either.
+static int do_probe_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)q, (void)fds;
+    return s->live > 0 ? -EBUSY : probe_vm(s->host, a->detail);
 }
 
 // The kernel's ext4 code will read this file: it must be one that only root could have written, so that a taken-over engine
@@ -75,18 +84,31 @@ static int check_image(int fd)
     return st.st_uid == 0 && (st.st_mode & 022) == 0 ? 0 : -EPERM;
 }
 
-static int do_mount(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int take_image(const int *fds, struct jail_reply *a)
 {
-    (void)q;
-    int r = check_image(fd);
-    if (r < 0) {
+    int r = check_image(fds[0]);
+    if (r < 0)
         snprintf(a->detail, sizeof a->detail,
                  "the template's image must be a regular file that root owns and only root can write");
-        return r;
-    }
+    return r;
+}
+
+// A slot for a template, or JAIL_TEMPLATES_MAX.
+static uint32_t free_template(const struct server *s)
+{
     uint32_t slot = 0;
-    while (slot < JAIL_TEMPLATES_MAX && s->templates[slot] >= 0)
+    while (slot < JAIL_TEMPLATES_MAX && (s->templates[slot] >= 0 || s->images[slot] >= 0))
         slot++;
+    return slot;
+}
+
+static int do_mount(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)q;
+    int r = take_image(fds, a);
+    if (r < 0)
+        return r;
+    uint32_t slot = free_template(s);
     if (slot == JAIL_TEMPLATES_MAX)
         return -EMFILE;
     char name[16];
@@ -94,7 +116,7 @@ static int do_mount(struct server *s, const struct jail_request *q, int fd, stru
     if (mkdirat(s->host->mounts_fd, name, 0700) < 0 && errno != EEXIST)
         return -errno;
     cleanup_fd int mount = -1;
-    r = disk_mount_image(fd, &mount);
+    r = disk_mount_image(fds[0], &mount);
     if (r == 0)
         r = mount_attach_at(mount, s->host->mounts_fd, name);
     if (r < 0)
@@ -104,11 +126,45 @@ static int do_mount(struct server *s, const struct jail_request *q, int fd, stru
     return 0;
 }
 
-// Only forgets; a sandbox over it holds its own copy.
-static int do_unmount(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+// The monitor reads it, as bytes: this process never looks into it.
+static int do_image(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd, (void)a;
+    (void)q;
+    int r = take_image(fds, a);
+    if (r < 0)
+        return r;
+    uint32_t slot = free_template(s);
+    if (slot == JAIL_TEMPLATES_MAX)
+        return -EMFILE;
+    s->images[slot] = take_fd(&fds[0]);
+    a->slot = slot;
+    return 0;
+}
+
+// Likewise; machines that run keep what they booted.
+static int do_kernel(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)q;
+    if (check_image(fds[0]) < 0 || check_image(fds[1]) < 0) {
+        snprintf(a->detail, sizeof a->detail, "a kernel's files must be regular files that root owns and only root can write");
+        return -EPERM;
+    }
+    close_fd(&s->kernel);
+    close_fd(&s->initramfs);
+    s->kernel = take_fd(&fds[0]);
+    s->initramfs = take_fd(&fds[1]);
+    return 0;
+}
+
+// Only forgets; a sandbox over it holds its own copy.
+static int do_unmount(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds, (void)a;
     int *mount = &s->templates[q->slot];
+    if (s->images[q->slot] >= 0) {
+        close_fd(&s->images[q->slot]);
+        return 0;
+    }
     if (*mount < 0)
         return -ENOENT;
     int r = mount_detach(*mount);
@@ -130,25 +186,17 @@ static struct cell *free_cell(struct server *s)
     return NULL;
 }
 
-// All that is the engine's choice is which template and volume, three sizes in checked ranges, a name in a checked alphabet,
-// and a socket for the agent.  A volume that is mounted already is refused by its lock.  Ids, cgroups, paths, mounts and the
-// program come from this process.
-static int do_start(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static bool is_socket(int fd, int wanted)
 {
     int type;
     socklen_t n = sizeof type;
-    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 || type != SOCK_SEQPACKET)
-        return -ENOTSOCK;
-    int template = s->templates[q->start.template_slot];
-    struct cell *cell = free_cell(s);
-    if (template <0)
-        return -ENOENT;
-    if (cell == NULL)
-        return -EMFILE;
-    struct sandbox_plan plan = {.start = &q->start, .template_mount = template, .control_fd = fd, .log_fd = -1};
-    if (jail_volume_named(q->volume.id))
-        plan.volume = q->volume.id;
-    int r = sandbox_start(s->host, &plan, &cell_handler, cell, &cell->sandbox, a->detail);
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == wanted;
+}
+
+static int start_in(struct server *s, struct cell *cell, const struct sandbox_plan *plan, const struct jail_request *q,
+                    struct jail_reply *a)
+{
+    int r = sandbox_start(s->host, plan, &cell_handler, cell, &cell->sandbox, a->detail);
     if (r < 0)
         return r;
     s->live++;
@@ -157,10 +205,52 @@ static int do_start(struct server *s, const struct jail_request *q, int fd, stru
     return ANSWERED_LATER;
 }
 
-// The rest name a sandbox this jailer started; the worst a hostile engine can do with them it may do anyway.
-static int do_stop(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+// All that is the engine's choice is which template and volume, three sizes in checked ranges, a name in a checked alphabet,
+// and a socket for the agent.  A volume that is mounted already is refused by its lock.  Ids, cgroups, paths, mounts and the
+// program come from this process.
+static int do_start(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd, (void)a;
+    if (!is_socket(fds[0], SOCK_SEQPACKET))
+        return -ENOTSOCK;
+    int template = s->templates[q->start.template_slot];
+    struct cell *cell = free_cell(s);
+    if (template <0)
+        return -ENOENT;
+    if (cell == NULL)
+        return -EMFILE;
+    struct sandbox_plan plan = {.start = &q->start, .template_mount = template, .control_fd = fds[0], .log_fd = -1};
+    if (jail_volume_named(q->volume.id))
+        plan.volume = q->volume.id;
+    return start_in(s, cell, &plan, q, a);
+}
+
+// Likewise, and with an image and a kernel that were registered.  What the monitor's sockets are for is between it and the
+// engine.
+static int do_start_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    if (!is_socket(fds[0], SOCK_SEQPACKET) || !is_socket(fds[1], SOCK_STREAM) || !is_socket(fds[2], SOCK_SEQPACKET))
+        return -ENOTSOCK;
+    int image = s->images[q->start.template_slot];
+    struct cell *cell = free_cell(s);
+    if (image < 0 || s->kernel < 0 || s->host->vmm_fd < 0)
+        return -ENOENT;
+    if (cell == NULL)
+        return -EMFILE;
+    const struct vm_plan vm = {.image = image,
+                               .kernel = s->kernel,
+                               .initramfs = s->initramfs,
+                               .control = fds[0],
+                               .vsock = fds[1],
+                               .vsock_out = fds[2],
+                               .log = -1};
+    const struct sandbox_plan plan = {.start = &q->start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
+    return start_in(s, cell, &plan, q, a);
+}
+
+// The rest name a sandbox this jailer started; the worst a hostile engine can do with them it may do anyway.
+static int do_stop(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds, (void)a;
     struct sandbox *sandbox = find(s, q->slot);
     if (sandbox == NULL)
         return -ENOENT;
@@ -174,21 +264,21 @@ static int freeze(struct server *s, uint32_t slot, bool on)
     return sandbox == NULL ? -ENOENT : sandbox_freeze(sandbox, on);
 }
 
-static int do_freeze(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_freeze(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd, (void)a;
+    (void)fds, (void)a;
     return freeze(s, q->slot, true);
 }
 
-static int do_thaw(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_thaw(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd, (void)a;
+    (void)fds, (void)a;
     return freeze(s, q->slot, false);
 }
 
-static int do_stats(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_stats(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd;
+    (void)fds;
     struct sandbox *sandbox = find(s, q->slot);
     if (sandbox == NULL)
         return -ENOENT;
@@ -205,9 +295,9 @@ static int do_stats(struct server *s, const struct jail_request *q, int fd, stru
 
 // Volumes: their files are named by this process, whatever bytes an id has.  A hostile engine can fill the disk up to what is
 // free, and delete what it could also have given to its clients.
-static int do_volume_create(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_volume_create(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd;
+    (void)fds;
     int r = volume_create(s->host->volumes, q->volume.id, q->volume.mib);
     if (r == -ENOSPC)
         snprintf(a->detail, sizeof a->detail, "the disk has no room for another volume of %llu MiB",
@@ -215,15 +305,15 @@ static int do_volume_create(struct server *s, const struct jail_request *q, int 
     return r;
 }
 
-static int do_volume_delete(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_volume_delete(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd, (void)a;
+    (void)fds, (void)a;
     return volume_delete(s->host->volumes, q->volume.id);
 }
 
-static int do_volume_list(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a)
+static int do_volume_list(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
-    (void)fd;
+    (void)fds;
     int count = volume_list(s->host->volumes, q->volume.id, a->volumes);
     if (count < 0)
         return count;
@@ -231,7 +321,7 @@ static int do_volume_list(struct server *s, const struct jail_request *q, int fd
     return 0;
 }
 
-typedef int operation_fn(struct server *s, const struct jail_request *q, int fd, struct jail_reply *a);
+typedef int operation_fn(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a);
 
 static operation_fn *const operations[JAIL_OP_END_] = {
     [JAIL_OP_HELLO] = do_hello,
@@ -246,6 +336,10 @@ static operation_fn *const operations[JAIL_OP_END_] = {
     [JAIL_OP_VOLUME_CREATE] = do_volume_create,
     [JAIL_OP_VOLUME_DELETE] = do_volume_delete,
     [JAIL_OP_VOLUME_LIST] = do_volume_list,
+    [JAIL_OP_PROBE_VM] = do_probe_vm,
+    [JAIL_OP_IMAGE] = do_image,
+    [JAIL_OP_KERNEL] = do_kernel,
+    [JAIL_OP_START_VM] = do_start_vm,
 };
 
 // ---- the channel ----
@@ -257,7 +351,10 @@ static void end_when_empty(struct server *s)
             if (s->templates[i] >= 0)
                 mount_detach(s->templates[i]);
             close_fd(&s->templates[i]);
+            close_fd(&s->images[i]);
         }
+        close_fd(&s->kernel);
+        close_fd(&s->initramfs);
         s->on_end(s->arg);
     }
 }
@@ -317,8 +414,8 @@ static void on_request(void *arg, uint32_t events)
     (void)events;
     struct server *s = arg;
     struct jail_request q;
-    cleanup_fd int fd = -1;
-    int r = jail_receive(s->channel, &q, &fd);
+    int fds[JAIL_FDS_MAX];
+    int r = jail_receive(s->channel, &q, fds);
     if (r <= 0) {
         if (r < 0)
             log_error("engine_broke_the_protocol", log_errno(r));
@@ -326,7 +423,9 @@ static void on_request(void *arg, uint32_t events)
         return;
     }
     struct jail_reply a = {.op = q.op, .id = q.id};
-    a.error = operations[q.op](s, &q, fd, &a);
+    a.error = operations[q.op](s, &q, fds, &a);
+    for (int i = 0; i < JAIL_FDS_MAX; i++)
+        close_fd(&fds[i]);
     if (a.error != ANSWERED_LATER && jail_answer(s->channel, &a) < 0)
         server_stop(s);
 }
@@ -340,7 +439,8 @@ int server_new(struct host *host, int channel, void (*on_end)(void *arg), void *
     s->on_end = on_end;
     s->arg = arg;
     for (int i = 0; i < JAIL_TEMPLATES_MAX; i++)
-        s->templates[i] = -1;
+        s->templates[i] = s->images[i] = -1;
+    s->kernel = s->initramfs = -1;
     for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
         s->cells[i] = (struct cell){.server = s, .slot = i};
     int r = watch_add(host->loop, channel, EPOLLIN, on_request, s, &s->watch);

@@ -444,8 +444,17 @@ static int write_optional(int dir_fd, const char *file, uint64_t value)
     return r == -ENOENT ? 0 : r;
 }
 
+static struct cgroup_limits limits_of_agent(const struct cgroup_limits *l)
+{
+    if (l->one_process)
+        return *l;
+    return (struct cgroup_limits){
+        .memory_bytes = (uint64_t)AGENT_MEMORY_MIB << 20, .vcpus = AGENT_VCPUS, .pids_max = AGENT_PIDS};
+}
+
 static int limit_v2(int dir, const struct cgroup_limits *l)
 {
+    const struct cgroup_limits agent = limits_of_agent(l);
     char cpu[48];
     snprintf(cpu, sizeof cpu, "%llu %d", (unsigned long long)l->vcpus * CPU_PERIOD_US, CPU_PERIOD_US);
     int r = enable_controllers(dir);
@@ -458,10 +467,12 @@ static int limit_v2(int dir, const struct cgroup_limits *l)
     if (r == 0)
         r = file_write_at(dir, "guest/cpu.max", cpu);
     if (r == 0)
-        r = write_number(dir, "agent/memory.max", (uint64_t)AGENT_MEMORY_MIB << 20);
+        r = write_number(dir, "agent/memory.max", agent.memory_bytes);
+    if (r == 0 && agent.one_process)
+        r = write_optional(dir, "agent/memory.swap.max", 0);
     if (r == 0)
-        r = write_number(dir, "agent/pids.max", AGENT_PIDS);
-    snprintf(cpu, sizeof cpu, "%d %d", AGENT_VCPUS * CPU_PERIOD_US, CPU_PERIOD_US);
+        r = write_number(dir, "agent/pids.max", agent.pids_max);
+    snprintf(cpu, sizeof cpu, "%llu %d", (unsigned long long)agent.vcpus * CPU_PERIOD_US, CPU_PERIOD_US);
     if (r == 0)
         r = file_write_at(dir, "agent/cpu.max", cpu);
     // So that each exec has its own count of memory kills.
@@ -470,6 +481,7 @@ static int limit_v2(int dir, const struct cgroup_limits *l)
 
 static int limit_v1(const struct cgroup_group *g, const struct cgroup_limits *l)
 {
+    const struct cgroup_limits agent = limits_of_agent(l);
     int memory = g->dir_fd[CGROUP_MEMORY], pids = g->dir_fd[CGROUP_PIDS], cpu = g->dir_fd[CGROUP_CPU];
     int r = write_number(memory, "guest/memory.limit_in_bytes", l->memory_bytes);
     if (r == 0)
@@ -479,19 +491,21 @@ static int limit_v1(const struct cgroup_group *g, const struct cgroup_limits *l)
     if (r == 0)
         r = write_optional(memory, "guest/memory.kmem.tcp.limit_in_bytes", l->memory_bytes / SOCKET_SHARE);
     if (r == 0)
-        r = write_number(memory, "agent/memory.limit_in_bytes", (uint64_t)AGENT_MEMORY_MIB << 20);
+        r = write_number(memory, "agent/memory.limit_in_bytes", agent.memory_bytes);
+    if (r == 0 && agent.one_process)
+        r = write_optional(memory, "agent/memory.memsw.limit_in_bytes", agent.memory_bytes);
     if (r == 0)
         r = write_optional(memory, "agent/memory.kmem.tcp.limit_in_bytes", AGENT_SOCKET_BYTES);
     if (r == 0)
         r = write_number(pids, "guest/pids.max", l->pids_max);
     if (r == 0)
-        r = write_number(pids, "agent/pids.max", AGENT_PIDS);
+        r = write_number(pids, "agent/pids.max", agent.pids_max);
     if (r == 0)
         r = write_number(cpu, "guest/cpu.cfs_period_us", CPU_PERIOD_US);
     if (r == 0)
         r = write_number(cpu, "guest/cpu.cfs_quota_us", (uint64_t)l->vcpus * CPU_PERIOD_US);
     if (r == 0)
-        r = write_number(cpu, "agent/cpu.cfs_quota_us", (uint64_t)AGENT_VCPUS * CPU_PERIOD_US);
+        r = write_number(cpu, "agent/cpu.cfs_quota_us", (uint64_t)agent.vcpus * CPU_PERIOD_US);
     return r;
 }
 

@@ -39,6 +39,7 @@ struct cgroup_limits {
     uint64_t memory_bytes;
     uint32_t vcpus;
     uint32_t pids_max;
+    bool one_process;  // they are for the process in agent/ itself; guest/ stays empty
 };
 
 // Of each direction, reading and writing; 0: no limit.

@@ -14,18 +14,18 @@
 
 // What a request of each operation must look like.
 static const struct {
-    bool takes_fd;
+    uint8_t fds;
     bool uses_slot;
     bool uses_start;
     bool takes_volume;  // an id, or none
     bool needs_volume;  // an id
     bool sizes_volume;  // and a size
 } shape[JAIL_OP_END_] = {
-    [JAIL_OP_HELLO] = {.takes_fd = false},
-    [JAIL_OP_PROBE] = {.takes_fd = false},
-    [JAIL_OP_MOUNT] = {.takes_fd = true},
+    [JAIL_OP_HELLO] = {.fds = 0},
+    [JAIL_OP_PROBE] = {.fds = 0},
+    [JAIL_OP_MOUNT] = {.fds = 1},
     [JAIL_OP_UNMOUNT] = {.uses_slot = true},
-    [JAIL_OP_START] = {.takes_fd = true, .uses_start = true, .takes_volume = true},
+    [JAIL_OP_START] = {.fds = 1, .uses_start = true, .takes_volume = true},
     [JAIL_OP_STOP] = {.uses_slot = true},
     [JAIL_OP_FREEZE] = {.uses_slot = true},
     [JAIL_OP_THAW] = {.uses_slot = true},
@@ -33,6 +33,10 @@ static const struct {
     [JAIL_OP_VOLUME_CREATE] = {.takes_volume = true, .needs_volume = true, .sizes_volume = true},
     [JAIL_OP_VOLUME_DELETE] = {.takes_volume = true, .needs_volume = true},
     [JAIL_OP_VOLUME_LIST] = {.takes_volume = true},
+    [JAIL_OP_PROBE_VM] = {.fds = 0},
+    [JAIL_OP_IMAGE] = {.fds = 1},
+    [JAIL_OP_KERNEL] = {.fds = 2},
+    [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true},
 };
 
 static bool hostname_ok(const char name[static JAIL_HOSTNAME_MAX + 1])
@@ -74,11 +78,11 @@ static bool volume_ok(const struct jail_request *q)
 // What is compared as bytes must not hold padding.
 _Static_assert(sizeof(struct jail_start) == 2 * sizeof(uint64_t) + 6 * sizeof(uint32_t) + JAIL_HOSTNAME_MAX + 1, "padding");
 
-int jail_check(const struct jail_request *request, bool has_fd)
+int jail_check(const struct jail_request *request, size_t fds)
 {
     if (request->op == 0 || request->op >= JAIL_OP_EXITED || request->id == 0 || request->reserved != 0)
         return -EPROTO;
-    if (has_fd != shape[request->op].takes_fd)
+    if (fds != shape[request->op].fds)
         return -EPROTO;
     if (!shape[request->op].uses_slot && request->slot != 0)
         return -EPROTO;
@@ -90,18 +94,22 @@ int jail_check(const struct jail_request *request, bool has_fd)
     return volume_ok(request) ? 0 : -EPROTO;
 }
 
-int jail_receive(int channel, struct jail_request *ret_request, int *ret_fd)
+int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[static JAIL_FDS_MAX])
 {
     struct jail_request request;
-    cleanup_fd int fd = -1;
-    size_t fds = 1;
-    ssize_t n = fdpass_recv(channel, &request, sizeof request, &fd, &fds);
+    int fds[JAIL_FDS_MAX];
+    size_t count = JAIL_FDS_MAX;
+    ssize_t n = fdpass_recv(channel, &request, sizeof request, fds, &count);
     if (n <= 0)
         return (int)n;
-    if ((size_t)n != sizeof request || jail_check(&request, fds == 1) < 0)
+    if ((size_t)n != sizeof request || jail_check(&request, count) < 0) {
+        for (size_t i = 0; i < count; i++)
+            close_fd(&fds[i]);
         return -EPROTO;
+    }
     *ret_request = request;
-    *ret_fd = take_fd(&fd);
+    for (size_t i = 0; i < JAIL_FDS_MAX; i++)
+        ret_fds[i] = i < count ? fds[i] : -1;
     return 1;
 }
 
@@ -122,7 +130,8 @@ struct jail_pending {
     struct jail_pending *next;
     // Until it has been sent:
     struct jail_request request;
-    int fd;
+    int fds[JAIL_FDS_MAX];
+    size_t fd_count;
 };
 
 struct jail_client {
@@ -141,7 +150,8 @@ struct jail_client {
 
 static void free_pending(struct jail_pending *p)
 {
-    close_fd(&p->fd);
+    for (size_t i = 0; i < JAIL_FDS_MAX; i++)
+        close_fd(&p->fds[i]);
     free(p);
 }
 
@@ -169,9 +179,9 @@ static void dispatch(struct jail_client *c, struct jail_reply *reply)
     }
 }
 
-static int send_request(struct jail_client *c, struct jail_pending *p, int fd)
+static int send_request(struct jail_client *c, struct jail_pending *p, const int *fds)
 {
-    ssize_t n = fdpass_send(c->channel, &p->request, sizeof p->request, &fd, fd >= 0 ? 1 : 0);
+    ssize_t n = fdpass_send(c->channel, &p->request, sizeof p->request, fds, p->fd_count);
     if (n < 0)
         return (int)n;
     p->next = c->pending;
@@ -185,10 +195,11 @@ static int send_unsent(struct jail_client *c)
     while (c->unsent != NULL) {
         struct jail_pending *p = c->unsent;
         struct jail_pending *next = p->next;
-        int r = send_request(c, p, p->fd);
+        int r = send_request(c, p, p->fds);
         if (r < 0)
             return r == -EAGAIN ? 0 : r;
-        close_fd(&p->fd);
+        for (size_t i = 0; i < JAIL_FDS_MAX; i++)
+            close_fd(&p->fds[i]);
         c->unsent_count--;
         c->unsent = next;
         if (next == NULL)
@@ -197,15 +208,13 @@ static int send_unsent(struct jail_client *c)
     return watch_set(c->watch, EPOLLIN);
 }
 
-static int queue_request(struct jail_client *c, struct jail_pending *p, int fd)
+static int queue_request(struct jail_client *c, struct jail_pending *p, const int *fds)
 {
     if (c->unsent_count >= UNSENT_MAX)
         return -EAGAIN;
-    if (fd >= 0) {
-        p->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-        if (p->fd < 0)
+    for (size_t i = 0; i < p->fd_count; i++)
+        if ((p->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0)
             return -errno;
-    }
     int r = watch_set(c->watch, EPOLLIN | EPOLLOUT);
     if (r < 0)
         return r;
@@ -273,22 +282,32 @@ struct jail_client *jail_client_free(struct jail_client *client)
     return NULL;
 }
 
-int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg)
+int jail_call_fds(struct jail_client *client, struct jail_request *request, const int *fds, size_t count, jail_done_fn *done,
+                  void *arg)
 {
     if (client->watch == NULL)
         return -EPIPE;
+    if (count > JAIL_FDS_MAX)
+        return -EINVAL;
     struct jail_pending *p = calloc(1, sizeof *p);
     if (p == NULL)
         return -ENOMEM;
     if (++client->last_id == 0)
         client->last_id = 1;
     request->id = client->last_id;
-    *p = (struct jail_pending){.id = request->id, .done = done, .arg = arg, .request = *request, .fd = -1};
+    *p = (struct jail_pending){.id = request->id, .done = done, .arg = arg, .request = *request, .fd_count = count};
+    for (size_t i = 0; i < JAIL_FDS_MAX; i++)
+        p->fds[i] = -1;
     // Requests keep their order: none passes one that waits.
-    int r = client->unsent == NULL ? send_request(client, p, fd) : -EAGAIN;
+    int r = client->unsent == NULL ? send_request(client, p, fds) : -EAGAIN;
     if (r == -EAGAIN)
-        r = queue_request(client, p, fd);
+        r = queue_request(client, p, fds);
     if (r < 0)
         free_pending(p);
     return r;
+}
+
+int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg)
+{
+    return jail_call_fds(client, request, &fd, fd >= 0 ? 1 : 0, done, arg);
 }

@@ -27,6 +27,7 @@
 
 enum {
     JAIL_PROTOCOL_VERSION = 3,
+    JAIL_FDS_MAX = 3,           // descriptors with one request
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
     JAIL_DISK_MIB_S_MAX = 1000000,
@@ -52,7 +53,7 @@ enum jail_op {
     JAIL_OP_HELLO = 1,  // version check
     JAIL_OP_PROBE,      // start a throwaway sandbox over an empty root and let it prove its walls; no descriptor
     JAIL_OP_MOUNT,      // mount a template; one descriptor: its rootfs.ext4, root's and not writable by others
-    JAIL_OP_UNMOUNT,    // let a template go; sandboxes over it keep it
+    JAIL_OP_UNMOUNT,    // let a template go (of MOUNT or IMAGE); sandboxes over it keep it
     JAIL_OP_START,      // start a sandbox; one descriptor: the agent's end of the control line (SOCK_SEQPACKET)
     JAIL_OP_STOP,       // kill it; answered at once, EXITED follows when nothing of it is left
     JAIL_OP_FREEZE,
@@ -61,7 +62,12 @@ enum jail_op {
     JAIL_OP_VOLUME_CREATE,  // a new, empty volume, on the host's disk when this is answered; -EEXIST if there is one of that id
     JAIL_OP_VOLUME_DELETE,  // -EBUSY while a sandbox has it
     JAIL_OP_VOLUME_LIST,    // the ids behind (in the order of memcmp) the one given, at most JAIL_VOLUMES_LISTED of them
-    JAIL_OP_EXITED,         // event, jailer to engine: a sandbox and all its traces are gone
+    JAIL_OP_PROBE_VM,       // whether machines can run here; no descriptor
+    JAIL_OP_IMAGE,          // keep a template for machines; one descriptor: its rootfs.ext4, root's and not writable by others
+    JAIL_OP_KERNEL,         // what machines boot from here on; two descriptors, likewise root's: vmlinux and initramfs
+    JAIL_OP_START_VM,  // start a machine; three descriptors: the monitor's ends of its control channel (SOCK_SEQPACKET), of
+                       // vsock for connections to it (a listening SOCK_STREAM) and from it (SOCK_SEQPACKET)
+    JAIL_OP_EXITED,    // event, jailer to engine: a sandbox and all its traces are gone
     JAIL_OP_END_,
 };
 
@@ -101,10 +107,11 @@ struct jail_stats {
 
 struct jail_reply {
     uint32_t op;
-    uint32_t id;          // of the request; 0 for an event
-    int32_t error;        // 0 or a negative errno
-    uint32_t slot;        // MOUNT: template; START: sandbox; EXITED: sandbox; VOLUME_LIST: how many there are in `volumes`
-    int32_t exit_status;  // EXITED: wait status of the agent
+    uint32_t id;    // of the request; 0 for an event
+    int32_t error;  // 0 or a negative errno
+    uint32_t slot;  // MOUNT, IMAGE: template; START, START_VM: sandbox; EXITED: sandbox; VOLUME_LIST: how many there are in
+                    // `volumes`
+    int32_t exit_status;  // EXITED: wait status of the agent, or of the monitor
     uint32_t oom;         // EXITED: the agent was killed for memory
     struct jail_stats stats;
     char detail[JAIL_DETAIL_MAX];  // which step failed, for the log and the operator
@@ -117,11 +124,11 @@ bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID]);
 // ---- the jailer's half ----
 
 // Receives one request and checks everything that can be checked without knowing the jailer's state: size, op, ranges,
-// alphabets, reserved fields, number of descriptors.  1: *ret_request is good, and *ret_fd is the descriptor that came along
-// (or -1; the caller owns it).  0: the engine is gone.  -EPROTO: a bad message (the jailer gives up on this engine).
-int jail_receive(int channel, struct jail_request *ret_request, int *ret_fd);
+// alphabets, reserved fields, number of descriptors.  1: *ret_request is good, and ret_fds are the descriptors that came along
+// (the rest is -1; the caller owns them).  0: the engine is gone.  -EPROTO: a bad message (the jailer gives up on this engine).
+int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[static JAIL_FDS_MAX]);
 // The check of jail_receive, apart, for tests and the fuzzer.
-int jail_check(const struct jail_request *request, bool has_fd);
+int jail_check(const struct jail_request *request, size_t fds);
 // Answers; `reply->detail` is cut to fit.  0 or a negative errno.
 int jail_answer(int channel, const struct jail_reply *reply);
 
@@ -139,5 +146,8 @@ struct jail_client *jail_client_free(struct jail_client *client);
 // Sends a request (op, slot, start and volume are filled in by the caller; id is chosen here) with `fd` or -1, which stays the
 // caller's.  `done` is called exactly once, later, unless a negative errno is returned or the client is freed.
 int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg);
+// The same with any number of descriptors.
+int jail_call_fds(struct jail_client *client, struct jail_request *request, const int *fds, size_t count, jail_done_fn *done,
+                  void *arg);
 
 #endif

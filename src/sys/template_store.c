@@ -19,7 +19,7 @@ bool template_name_valid(const char *name)
         if (!letter && (i == 0 || (c != '.' && c != '_' && c != '-')))
             return false;
     }
-    return true;
+    return strcmp(name, KERNELS_FOLDER) != 0;
 }
 
 static int unknown(const char *name, struct err *err)

@@ -1,8 +1,8 @@
 // The template store: DIR/NAME/{rootfs.ext4, manifest.bin, info.json}, and DIR/ALIAS -> NAME.
 //
-// A template's name and an alias are [a-z0-9][a-z0-9._-]{0,63}.  An alias is a relative symlink of exactly one level: its
-// text is read and must itself be a template's name; the kernel never follows a link here, so a store cannot lead outside
-// of itself.  Names that begin with a dot (a build under way, the lock) are not templates.
+// A template's name and an alias are [a-z0-9][a-z0-9._-]{0,63}, but not "kernels".  An alias is a relative symlink of exactly
+// one level: its text is read and must itself be a template's name; the kernel never follows a link here, so a store cannot
+// lead outside of itself.  Names that begin with a dot (a build under way, the lock) are not templates.
 //
 // The store is written by sandbox-image and read by the engine.  Nothing in it is believed before its digest was checked.
 // Functions block (file reads); they share no state and may run on any thread.
@@ -16,6 +16,11 @@
 #define TEMPLATE_MANIFEST_FILE "manifest.bin"
 #define TEMPLATE_ROOTFS_FILE "rootfs.ext4"
 #define TEMPLATE_INFO_FILE "info.json"
+
+// A store of kernels for virtual machines, in the same format, lies beside the templates in this folder.
+#define KERNELS_FOLDER "kernels"
+#define KERNEL_VMLINUX_FILE "vmlinux"
+#define KERNEL_INITRAMFS_FILE "initramfs"
 
 bool template_name_valid(const char *name);
 

@@ -29,9 +29,10 @@ enum {
     AGENT_REQUEST_MAX = IPC_FRAME_MAX + EXEC_STDIN_MAX + 8 * 1024,
     AGENT_RESULT_MAX = 60 * 1024,  // what fits a GuestResponse with its envelope
     AGENT_STREAMS_MAX = 16,
-    PROCESSES_MAX = 256,             // background processes an agent knows, running or not
-    PROCESS_RING_MAX = 256 * 1024,   // output kept of each of the two streams of one
-    PROCESS_ARGV_MAX = 96,           // bytes of a process's arguments in a list
+    AGENT_VSOCK_PORT = 1024,        // on both sides: a machine's init calls the host once, the host calls it for each operation
+    PROCESSES_MAX = 256,            // background processes an agent knows, running or not
+    PROCESS_RING_MAX = 256 * 1024,  // output kept of each of the two streams of one
+    PROCESS_ARGV_MAX = 96,          // bytes of a process's arguments in a list
     STREAM_PAYLOAD_MAX = 64 * 1024,  // of one frame on a stream line
     STREAM_WINDOW = 128 * 1024,      // bytes of stdin that may be under way; fits a socket, so that sending never waits
 

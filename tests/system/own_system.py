@@ -348,7 +348,8 @@ class System:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [BUILD + "/src/jailer/sandbox-jailer", "--engine", BUILD + "/src/engine/sandbox-engine",
-                 "--agent", BUILD + "/src/agent/sandbox-agent", "--user", f"{self.uid}:{self.uid}", "--run", self.run,
+                 "--agent", BUILD + "/src/agent/sandbox-agent",
+                 "--vmm", BUILD + "/src/vmm/sandbox-vmm", "--user", f"{self.uid}:{self.uid}", "--run", self.run,
                  "--state", self.state, "--templates", self.templates, "--instance", self.instance, "--",
                  *self.engine_args],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=stderr or log, start_new_session=True)

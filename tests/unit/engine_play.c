@@ -230,8 +230,9 @@ static void take_start(struct stage *s, const struct jail_request *q, int fd)
 static void on_request(struct stage *s)
 {
     struct jail_request q;
-    int fd;
-    int r = jail_receive(s->rig->channel, &q, &fd);
+    int fds[JAIL_FDS_MAX] = {-1, -1, -1};
+    int r = jail_receive(s->rig->channel, &q, fds);
+    int fd = fds[0];
     if (r <= 0) {
         atomic_store(&s->play->broken, r < 0 && r != -ECONNRESET);
         s->over = true;
@@ -244,6 +245,9 @@ static void on_request(struct stage *s)
         break;
     case JAIL_OP_PROBE:
         answer_plain(s, &q, atomic_load(&p->probe_error), 0);
+        break;
+    case JAIL_OP_PROBE_VM:  // a machine without KVM
+        answer_plain(s, &q, -ENOENT, 0);
         break;
     case JAIL_OP_MOUNT:
         close(fd);

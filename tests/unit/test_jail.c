@@ -134,36 +134,56 @@ static void volumes_have_an_id_and_when_made_a_size(void **state)
     assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 0, 1), -EPROTO);
 }
 
+static void machines_come_with_their_descriptors(void **state)
+{
+    struct jail_request q = good_start();
+    q.op = JAIL_OP_START_VM;
+    for (size_t fds = 0; fds <= JAIL_FDS_MAX + 1; fds++)
+        assert_int_equal(jail_check(&q, fds), fds == 3 ? 0 : -EPROTO);
+    q.volume.id[0] = 1;  // no image a machine could write is mounted, and none of the host's is given to one
+    assert_int_equal(jail_check(&q, 3), -EPROTO);
+    static const struct {
+        uint32_t op;
+        size_t fds;
+    } plain[] = {{JAIL_OP_PROBE_VM, 0}, {JAIL_OP_IMAGE, 1}, {JAIL_OP_KERNEL, 2}};
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
+        for (size_t fds = 0; fds <= JAIL_FDS_MAX; fds++) {
+            const struct jail_request r = {.op = plain[i].op, .id = 1};
+            assert_int_equal(jail_check(&r, fds), fds == plain[i].fds ? 0 : -EPROTO);
+        }
+}
+
 static void only_whole_packets_are_received(void **state)
 {
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     struct jail_request q = good_start(), got;
-    int fd = -1;
+    int fds[JAIL_FDS_MAX];
     int sent = open("/dev/null", O_RDONLY | O_CLOEXEC);
     // Whole, with its descriptor.
     assert_int_equal(fdpass_send(pair[0], &q, sizeof q, &sent, 1), sizeof q);
-    assert_int_equal(jail_receive(pair[1], &got, &fd), 1);
-    assert_true(fd >= 0);
-    close(fd);
+    assert_int_equal(jail_receive(pair[1], &got, fds), 1);
+    assert_true(fds[0] >= 0);
+    assert_true(fds[1] < 0 && fds[2] < 0);
+    close(fds[0]);
     // Cut, lengthened, with two descriptors, with none.
     char longer[sizeof q + 1] = {0};
     memcpy(longer, &q, sizeof q);
     int two[2] = {sent, sent};
     fdpass_send(pair[0], &q, sizeof q - 1, &sent, 1);
-    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    assert_int_equal(jail_receive(pair[1], &got, fds), -EPROTO);
     fdpass_send(pair[0], longer, sizeof longer, &sent, 1);
-    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    assert_int_equal(jail_receive(pair[1], &got, fds), -EPROTO);
     fdpass_send(pair[0], &q, sizeof q, two, 2);
-    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    assert_int_equal(jail_receive(pair[1], &got, fds), -EPROTO);
     fdpass_send(pair[0], &q, sizeof q, NULL, 0);
-    assert_int_equal(jail_receive(pair[1], &got, &fd), -EPROTO);
+    assert_int_equal(jail_receive(pair[1], &got, fds), -EPROTO);
     // Refused descriptors were closed: the next one opened has the lowest free number again.
     int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
     assert_int_equal(lowest, sent + 1);
     close(lowest);
     close(pair[0]);
-    assert_int_equal(jail_receive(pair[1], &got, &fd), 0);
+    assert_int_equal(jail_receive(pair[1], &got, fds), 0);
     close(pair[1]);
     close(sent);
 }
@@ -171,9 +191,9 @@ static void only_whole_packets_are_received(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_fields_have_two_sides),         cmocka_unit_test(host_names_come_from_an_alphabet),
-        cmocka_unit_test(other_operations_carry_nothing_else), cmocka_unit_test(volumes_have_an_id_and_when_made_a_size),
-        cmocka_unit_test(only_whole_packets_are_received),
+        cmocka_unit_test(machines_come_with_their_descriptors),    cmocka_unit_test(start_fields_have_two_sides),
+        cmocka_unit_test(host_names_come_from_an_alphabet),        cmocka_unit_test(other_operations_carry_nothing_else),
+        cmocka_unit_test(volumes_have_an_id_and_when_made_a_size), cmocka_unit_test(only_whole_packets_are_received),
     };
     return cmocka_run_group_tests_name("jail", tests, NULL, NULL);
 }

@@ -126,8 +126,8 @@ static void *slow_jailer(void *arg)
 {
     int channel = *(int *)arg;
     struct jail_request q;
-    int fd;
-    for (unsigned i = 0; i < BURST && jail_receive(channel, &q, &fd) == 1; i++) {
+    int fds[JAIL_FDS_MAX];
+    for (unsigned i = 0; i < BURST && jail_receive(channel, &q, fds) == 1; i++) {
         struct jail_reply reply = {.op = q.op, .id = q.id, .slot = q.slot};
         jail_answer(channel, &reply);
     }

@@ -16,7 +16,7 @@ struct container {
     driver_exited_fn *exited;
     void (*on_lost)(void *arg);
     void *arg;
-    void *owner[JAIL_SANDBOXES_MAX];  // by slot; NULL: nothing runs there
+    struct container_sandbox sandbox[JAIL_SANDBOXES_MAX];  // by slot; without an owner: nothing runs there
     struct call *calls;
 };
 
@@ -26,8 +26,8 @@ struct call {
     struct call *next, **at;
     driver_done_fn *done;
     void *arg;
-    void *owner;  // START only
-    int control;  // START only: the engine's end
+    struct container_sandbox sandbox;  // START only
+    int control;                       // START only: the engine's end
 };
 
 static void free_call(struct call *call)
@@ -46,11 +46,11 @@ static void lost(struct container *c, const char *why)
 }
 
 // A sandbox begins to exist in its slot.  False if the jailer cannot mean that.
-static bool occupy(struct container *c, const struct jail_reply *reply, void *owner)
+static bool occupy(struct container *c, const struct jail_reply *reply, const struct container_sandbox *sandbox)
 {
-    if (reply->slot >= JAIL_SANDBOXES_MAX || c->owner[reply->slot] != NULL)
+    if (reply->slot >= JAIL_SANDBOXES_MAX || c->sandbox[reply->slot].owner != NULL)
         return false;
-    c->owner[reply->slot] = owner;
+    c->sandbox[reply->slot] = *sandbox;
     return true;
 }
 
@@ -63,14 +63,15 @@ static void on_reply(void *arg, const struct jail_reply *reply)
         .detail = reply->detail,
         .handle = reply->slot,
         .control = -1,
+        .dial = -1,
         .stats = {.memory_bytes = reply->stats.memory_bytes,
                   .page_faults = reply->stats.page_faults,
                   .oom_kills = reply->stats.oom_kills},
         .volume_count = reply->slot <= JAIL_VOLUMES_LISTED ? reply->slot : 0,
         .volumes = reply->volumes,
     };
-    if (answer.error == 0 && call->owner != NULL) {
-        if (!occupy(c, reply, call->owner)) {
+    if (answer.error == 0 && call->sandbox.owner != NULL) {
+        if (!occupy(c, reply, &call->sandbox)) {
             free_call(call);
             lost(c, "it started a sandbox in a slot that is taken");
             return;
@@ -99,17 +100,36 @@ static int new_call(struct container *c, driver_done_fn *done, void *arg, struct
     return 0;
 }
 
-// `done` may be NULL when nobody needs the answer.
-static int ask(struct container *c, struct jail_request *request, int fd, driver_done_fn *done, void *arg)
+int container_ask(struct container *c, struct jail_request *request, const int *fds, size_t count, driver_done_fn *done,
+                  void *arg)
 {
     struct call *call;
     int r = c->jail != NULL ? new_call(c, done, arg, &call) : -EPIPE;
     if (r < 0)
         return r;
-    r = jail_call(c->jail, request, fd, on_reply, call);
+    r = jail_call_fds(c->jail, request, fds, count, on_reply, call);
     if (r < 0)
         free_call(call);
     return r;
+}
+
+int container_start_with(struct container *c, struct jail_request *request, const int *fds, size_t count,
+                         const struct container_sandbox *sandbox, driver_done_fn *done, void *arg)
+{
+    struct call *call;
+    int r = c->jail != NULL ? new_call(c, done, arg, &call) : -EPIPE;
+    if (r < 0)
+        return r;
+    call->sandbox = *sandbox;
+    r = jail_call_fds(c->jail, request, fds, count, on_reply, call);
+    if (r < 0)
+        free_call(call);
+    return r;
+}
+
+static int ask(struct container *c, struct jail_request *request, int fd, driver_done_fn *done, void *arg)
+{
+    return container_ask(c, request, &fd, fd >= 0 ? 1 : 0, done, arg);
 }
 
 static int ask_about(void *self, enum jail_op op, uint32_t slot, driver_done_fn *done, void *arg)
@@ -138,21 +158,30 @@ static void template_detach(void *self, uint32_t handle)
         log_warn("template_detach_failed", log_u64("slot", handle), log_errno(r));
 }
 
+int container_describe(const struct driver_start *what, struct jail_start *ret_start)
+{
+    struct jail_start start = {.template_slot = what->template_handle,
+                               .vcpus = what->vcpus,
+                               .memory_mib = what->memory_mib,
+                               .disk_mib = what->disk_mib,
+                               .pids_max = what->pids_max,
+                               .disk_mib_s = what->disk_mib_s,
+                               .disk_iops = what->disk_iops};
+    size_t n = strnlen(what->hostname, sizeof start.hostname);
+    if (n == sizeof start.hostname)
+        return -EINVAL;
+    memcpy(start.hostname, what->hostname, n);
+    *ret_start = start;
+    return 0;
+}
+
 static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
 {
     struct container *c = self;
-    struct jail_request request = {.op = JAIL_OP_START,
-                                   .start = {.template_slot = what->template_handle,
-                                             .vcpus = what->vcpus,
-                                             .memory_mib = what->memory_mib,
-                                             .disk_mib = what->disk_mib,
-                                             .pids_max = what->pids_max,
-                                             .disk_mib_s = what->disk_mib_s,
-                                             .disk_iops = what->disk_iops}};
-    size_t n = strnlen(what->hostname, sizeof request.start.hostname);
-    if (n == sizeof request.start.hostname)
-        return -EINVAL;
-    memcpy(request.start.hostname, what->hostname, n);
+    struct jail_request request = {.op = JAIL_OP_START};
+    int r = container_describe(what, &request.start);
+    if (r < 0)
+        return r;
     if (what->volume != NULL)
         memcpy(request.volume.id, what->volume, sizeof request.volume.id);
     int pair[2];
@@ -162,10 +191,10 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
         return -errno;
     cleanup_fd int ours = pair[0], theirs = pair[1];
     struct call *call;
-    int r = new_call(c, done, arg, &call);
+    r = new_call(c, done, arg, &call);
     if (r < 0)
         return r;
-    call->owner = what->owner;
+    call->sandbox.owner = what->owner;
     call->control = take_fd(&ours);
     r = jail_call(c->jail, &request, theirs, on_reply, call);
     if (r < 0)
@@ -195,6 +224,7 @@ static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
 
 const struct driver container_driver = {
     .level = SANDBOX_ISOLATION_CONTAINER,
+    .volumes = true,
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
@@ -207,18 +237,26 @@ const struct driver container_driver = {
 
 // ---- the channel ----
 
+// What was in a slot is gone.
+static void leave(struct container *c, uint32_t slot, struct driver_exit *how)
+{
+    const struct container_sandbox gone = c->sandbox[slot];
+    c->sandbox[slot] = (struct container_sandbox){0};
+    if (gone.on_gone != NULL)
+        gone.on_gone(gone.gone_arg, how);
+    c->exited(gone.owner, how);
+}
+
 static void on_exited(void *arg, const struct jail_reply *reply)
 {
     struct container *c = arg;
-    void *owner = reply->slot < JAIL_SANDBOXES_MAX ? c->owner[reply->slot] : NULL;
-    if (owner == NULL) {
+    if (reply->slot >= JAIL_SANDBOXES_MAX || c->sandbox[reply->slot].owner == NULL) {
         log_warn("jailer_unknown_exit", log_u64("slot", reply->slot));
         return;
     }
-    c->owner[reply->slot] = NULL;
     struct driver_exit how = {.by_signal = WIFSIGNALED(reply->exit_status), .oom = reply->oom != 0};
     how.status = how.by_signal ? WTERMSIG(reply->exit_status) : WEXITSTATUS(reply->exit_status);
-    c->exited(owner, &how);
+    leave(c, reply->slot, &how);
 }
 
 static void on_channel_lost(void *arg)
@@ -250,10 +288,9 @@ struct container *container_free(struct container *c)
     static const struct jail_reply canceled = {.error = -ECANCELED, .detail = "the engine ends"};
     while (c->calls != NULL)
         on_reply(c->calls, &canceled);
-    static const struct driver_exit killed = {.by_signal = true, .status = SIGKILL};
-    for (size_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
-        if (c->owner[i] != NULL)
-            c->exited(take_ptr(&c->owner[i]), &killed);
+    for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
+        if (c->sandbox[i].owner != NULL)
+            leave(c, i, &(struct driver_exit){.by_signal = true, .status = SIGKILL});
     free(c);
     return NULL;
 }

@@ -1,4 +1,4 @@
-// The container tier: sandbox-jailer does the work, this driver speaks to it.
+// The container tier: sandbox-jailer does the work, this driver speaks to it.  Its channel is also the vm tier's (vm.h).
 #ifndef ENGINE_ISOLATION_CONTAINER_H
 #define ENGINE_ISOLATION_CONTAINER_H
 
@@ -16,6 +16,23 @@ int container_new(struct loop *loop, int channel, driver_exited_fn *exited, void
                   struct container **ret_container);
 // NULL is fine; returns NULL.
 struct container *container_free(struct container *c);
+
+// ---- for drivers of other tiers that the jailer works for ----
+
+// Asks the jailer; `fds` stay the caller's; `done` may be NULL when nobody needs the answer.
+int container_ask(struct container *c, struct jail_request *request, const int *fds, size_t count, driver_done_fn *done,
+                  void *arg);
+
+// A request that starts a sandbox, whose end is told like any other's, after on_gone.
+struct container_sandbox {
+    void *owner;
+    void (*on_gone)(void *arg, struct driver_exit *how);  // may fill in the reason
+    void *gone_arg;
+};
+int container_start_with(struct container *c, struct jail_request *request, const int *fds, size_t count,
+                         const struct container_sandbox *sandbox, driver_done_fn *done, void *arg);
+// 0, or -EINVAL for a host name that is too long.
+int container_describe(const struct driver_start *what, struct jail_start *ret_start);
 
 // Asks the jailer for the version of its protocol, which comes as answer->handle.
 int container_hello(struct container *c, driver_done_fn *done, void *arg);

@@ -22,7 +22,8 @@ struct driver_answer {
     int error;           // 0 or a negative errno
     const char *detail;  // for the log and the operator; valid during the callback
     uint32_t handle;     // template_attach: the template; start: the sandbox
-    int control;         // start: the engine's end of the agent's control line, which now belongs to the callback
+    int control;         // start: where the agent's control line is or will come from (agent_line.h); the callback's now
+    int dial;            // start: likewise, how operation lines are made; -1: through the control line
     struct driver_stats stats;
     uint32_t volume_count;  // a list of volumes: their ids
     const uint8_t (*volumes)[16];
@@ -43,13 +44,15 @@ struct driver_start {
 
 struct driver_exit {
     bool by_signal;
-    int status;  // exit code or signal of what held the sandbox
-    bool oom;    // it was killed for memory
+    int status;          // exit code or signal of what held the sandbox
+    bool oom;            // it was killed for memory
+    const char *reason;  // a sentence part, valid during the callback; NULL: the above says it
 };
 typedef void driver_exited_fn(void *owner, const struct driver_exit *how);
 
 struct driver {
     uint32_t level;  // sandbox_isolation_t
+    bool volumes;    // a sandbox can have a session's volume
     // Does this tier work here?  answer->detail says why not.
     int (*probe)(void *self, driver_done_fn *done, void *arg);
     // Makes a template usable.  `rootfs` stays the caller's.

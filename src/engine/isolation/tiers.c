@@ -14,7 +14,9 @@ static const char *const fixes[] = {
         "needs Linux 6.1 or newer with user namespaces, overlayfs, loop devices and seccomp, mkfs.ext4, "
         "and the memory, pids and cpu cgroup controllers delegated to the engine's service",
     [SANDBOX_ISOLATION_KERNEL] = "use the container tier",
-    [SANDBOX_ISOLATION_VM] = "use the container tier",
+    [SANDBOX_ISOLATION_VM] = "needs a processor with hardware virtualization (VT-x or AMD-V) and its KVM module, or a machine "
+                             "whose provider passes it "
+                             "on (nested virtualization), /dev/kvm, and a kernel: sandbox-image kernel build",
 };
 
 void tiers_init(struct tiers *tiers)
@@ -57,12 +59,24 @@ static const char *describe(const struct tiers *tiers, uint32_t floor, struct bu
     return buf_text(out);
 }
 
-struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct err *err)
+struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, bool volumes, struct err *err)
 {
+    bool without_volumes = false;
     for (int i = 0; i < TIERS; i++) {
         struct tier *tier = &tiers->tier[i];
-        if (tier->available && tier->level >= floor)
+        if (!tier->available || tier->level < floor)
+            continue;
+        if (!volumes || tier->driver->volumes)
             return tier;
+        without_volumes = true;
+    }
+    if (without_volumes) {
+        err_set(
+            err, SANDBOX_ERR_INVALID_SPEC,
+            "session_key: a session's volume cannot be had behind the isolation floor \"%s\"; lower the floor to container, or "
+            "leave the key out",
+            names[floor]);
+        return NULL;
     }
     cleanup_buf struct buf text = BUF_INIT(TIERS * (TIER_REASON_MAX + 32));
     const char *here = describe(tiers, floor, &text);

@@ -5,6 +5,7 @@
 //
 //  - Host to guest: a client connects to the listening Unix socket and sends `CONNECT <port>\n`; when the guest accepts it
 //    reads `OK <host port>\n`, and from there on the bytes of the connection.  End of file instead: nobody listens there.
+//    With `OPEN <port>\n` there is no such line, so that a client can send at once, and pass the socket on.
 //  - Guest to host: to a port on the list, while a dial socket was given.  The device makes a socket pair and sends one end,
 //    with the port as 4 little-endian bytes, over the dial socket (SOCK_SEQPACKET).  Otherwise the guest gets a reset.
 //

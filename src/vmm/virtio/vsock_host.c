@@ -36,15 +36,20 @@ static bool adopt(struct vsock *v, struct vsock_conn *c, int *fd)
 
 // ---- begun by the host ----
 
-// "CONNECT <port>\n"
-static bool parse_greeting(const char *line, uint32_t *ret_port)
+// "CONNECT <port>\n" or "OPEN <port>\n"
+static bool parse_greeting(const char *line, uint32_t *ret_port, bool *ret_quiet)
 {
-    static const char word[] = "CONNECT ";
-    uint64_t port;
-    if (strncmp(line, word, sizeof word - 1) != 0 || parse_u64(line + sizeof word - 1, 0, UINT32_MAX - 1, &port) < 0)
-        return false;
-    *ret_port = (uint32_t)port;
-    return true;
+    static const char *const words[] = {"CONNECT ", "OPEN "};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        size_t n = strlen(words[i]);
+        uint64_t port;
+        if (strncmp(line, words[i], n) != 0 || parse_u64(line + n, 0, UINT32_MAX - 1, &port) < 0)
+            continue;
+        *ret_port = (uint32_t)port;
+        *ret_quiet = i == 1;
+        return true;
+    }
+    return false;
 }
 
 // Takes the client's line out of the socket, and nothing behind it.  1: it is whole; 0: not yet; -1: it will not be.
@@ -71,7 +76,7 @@ static void on_greeting(struct vsock *v, struct vsock_conn *c)
     int r = read_greeting(c);
     if (r == 0)
         return;
-    if (r < 0 || !parse_greeting(c->greeting, &port)) {
+    if (r < 0 || !parse_greeting(c->greeting, &port, &c->quiet)) {
         vsock_conn_remove(v, c);
         return;
     }
@@ -85,6 +90,8 @@ static void on_greeting(struct vsock *v, struct vsock_conn *c)
 
 bool vsock_greet(struct vsock_conn *c)
 {
+    if (c->quiet)
+        return true;
     char line[VSOCK_GREETING_MAX];
     int n = snprintf(line, sizeof line, "OK %u\n", c->host_port);
     return send(c->fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) == n;

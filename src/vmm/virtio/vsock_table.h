@@ -19,6 +19,7 @@ struct vsock_conn {
     struct vsock *vsock;
     enum vsock_stage stage;
     bool by_guest;
+    bool quiet;  // the client wants no OK
     uint32_t host_port, guest_port;
     int fd;               // -1 once closing
     struct watch *watch;  // NULL once the socket has hung up: that would be reported for ever

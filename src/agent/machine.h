@@ -1,0 +1,65 @@
+// The agent as the first program of a machine of its own (vm tier): what has to be done before there is a sandbox to serve,
+// and the door through which the host speaks to it.
+//
+// Actors: the monitor outside, which is trusted by the machine and made its kernel, initramfs, disk and command line; this
+// process, PID 1 of the machine, which holds every privilege of it and talks to nobody but the host; the sandbox inside, with
+// the agent as PID 1 of its namespaces, built exactly as the jailer builds it on the container tier (enter/enter.h).  Guest
+// code is therefore root of a user namespace only: it cannot load modules, open the disk, trace or signal this process, or make
+// a vsock socket (no filter lets it), and what it sees and may do is what it sees and may do on the container tier.
+//
+// Order: modules -> disk -> a root without the initramfs, whose memory is freed -> control groups -> the door (before any
+// guest code exists) -> the sandbox -> serving.  Any failure is one line on the console, and the machine is switched off.
+// The end of the host's control connection, or of the sandbox, switches it off too.
+#ifndef AGENT_MACHINE_H
+#define AGENT_MACHINE_H
+
+#include "sys/jail.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct machine_options {
+    uint64_t memory_mib;  // what the sandbox may use; the machine has more, for its kernel
+    uint64_t disk_mib;    // what it may write
+    uint64_t pids_max;
+    uint64_t vcpus;
+    char hostname[JAIL_HOSTNAME_MAX + 1];
+};
+
+// Whether the program was started by a kernel for this: the first argument is --vm.
+bool machine_wanted(int argc, char **argv);
+// Reads `--vm --memory-mib=N --disk-mib=N --pids=N --vcpus=N --hostname=NAME`, all of them needed.  False: one is not good.
+bool machine_options_parse(int argc, char **argv, struct machine_options *ret_options);
+// Runs the machine, and switches it off at the end.
+void machine_run(int argc, char **argv) __attribute__((noreturn));
+
+// ---- its parts, in the order they are used; each has a file of its own.  0 or a negative errno. ----
+
+// Loads what /modules/order lists, in that order, and removes the files.
+int machine_load_modules(void);
+
+// Mounts the disk /dev/vda, as soon as it is there: *ret_mount is detached.  `disk_mib` of it are free to write: it is
+// grown where it has less, and where it has more the rest is taken by a file without a name (*ret_reserve, or -1).
+int machine_mount_disk(uint64_t disk_mib, int *ret_mount, int *ret_reserve);
+// How many blocks to grow to so that `want` are free, on a device of `device` blocks; and how many to take away then.
+uint64_t machine_disk_grown(uint64_t blocks, uint64_t available, uint64_t want, uint64_t device);
+
+// Device, process, system and control group file systems where programs expect them; for the initramfs, only the first.
+int machine_mount_early(void);
+// Leaves the initramfs for a small root of its own with all of them and the disk, and frees it.
+int machine_leave_initramfs(int disk);
+
+// Takes away limits that come from the machine's size.
+int machine_raise_limits(void);
+
+// Builds the sandbox over `disk`.  *ret_control: the engine's end of the agent's control line, *ret_pidfd: its first process.
+// `agent` is the agent's program.  On failure `ret_step` is a sentence part.
+int machine_start_sandbox(const struct machine_options *options, int disk, int agent, int *ret_control, int *ret_pidfd,
+                          const char **ret_step);
+
+// A vsock socket that listens on AGENT_VSOCK_PORT.
+int machine_door_open(int *ret_listener);
+// Serves the host until the control connection or the sandbox ends: why, as a sentence part.
+const char *machine_door_serve(int listener, int control, int pidfd);
+
+#endif

@@ -1,0 +1,217 @@
+// The lines to the host, over vsock.
+//
+// Actors: this process calls the host once, when all is ready: that is the control line.  Only the host (CID 2) can connect
+// here, and only its connections are taken; the agent in the sandbox, at the other end of
+// a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
+// packet for the agent and the other way round; a connection is handed to the agent as one operation's line.
+// States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or the
+// agent itself ends, or one of them breaks the framing.  A connection is waiting until its 8 bytes have come. Limits:
+// WAITING_MAX connections at once, each for WAITING_S; beyond that they are closed.
+#include "agent/machine.h"
+#include "agent/proto.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "sys/fdpass.h"
+#include "sys/loop.h"
+#include "sys/stream.h"
+#include "wire/frame.h"
+#include "wire/limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/vm_sockets.h>
+#include <sys/socket.h>
+
+enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10 };
+
+struct door;
+
+// A connection whose id has not come yet.
+struct waiting {
+    struct door *door;
+    int fd;  // -1: this place is free
+    struct watch *watch;
+    struct timer deadline;
+    uint8_t id[ID_BYTES];
+    size_t have;
+};
+
+struct door {
+    struct loop *loop;
+    int listener, agent;
+    struct watch *listener_watch, *agent_watch, *pid_watch;
+    struct stream *control;
+    struct waiting waiting[WAITING_MAX];
+    const char *why;  // it ended
+};
+
+int machine_door_open(int *ret_listener)
+{
+    cleanup_fd int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    struct sockaddr_vm address = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_ANY, .svm_port = AGENT_VSOCK_PORT};
+    if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, BACKLOG) < 0)
+        return -errno;
+    *ret_listener = take_fd(&fd);
+    return 0;
+}
+
+static void end(struct door *d, const char *why)
+{
+    if (d->why == NULL)
+        d->why = why;
+    loop_stop(d->loop, 0);
+}
+
+static void on_frame(void *arg, const uint8_t *body, size_t len)
+{
+    struct door *d = arg;
+    if (len == 0 || fdpass_send(d->agent, body, len, NULL, 0) < 0)
+        end(d, "the agent does not take commands");
+}
+
+static void on_control_end(void *arg, int reason)
+{
+    (void)reason;
+    end(arg, "the host ended the control line");
+}
+
+static void on_report(void *arg, uint32_t events)
+{
+    (void)events;
+    struct door *d = arg;
+    static uint8_t packet[AGENT_CONTROL_MAX];
+    ssize_t n = fdpass_recv(d->agent, packet, sizeof packet, NULL, NULL);
+    if (n == -EAGAIN)
+        return;
+    if (n <= 0)
+        end(d, "the agent ended its line");
+    else if (stream_send_bytes(d->control, packet, (size_t)n) < 0)
+        end(d, "the host does not take reports");
+}
+
+static void on_agent_gone(void *arg, uint32_t events)
+{
+    (void)events;
+    end(arg, "the agent has ended");
+}
+
+// The host has a listener there, or will not have one.
+static int call(struct door *d)
+{
+    static const struct stream_handler handler = {.on_frame = on_frame, .on_end = on_control_end};
+    static const struct stream_limits limits = {.frame_max = AGENT_CONTROL_MAX, .queue_max = FRAME_HEAD + AGENT_CONTROL_MAX};
+    cleanup_fd int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_vm host = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST, .svm_port = AGENT_VSOCK_PORT};
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&host, sizeof host) < 0)
+        return -errno;
+    int r = stream_new(d->loop, fd, &limits, &handler, d, &d->control);
+    if (r == 0)
+        take_fd(&fd);
+    return r;
+}
+
+static void hand_over(struct door *d, uint64_t id, int fd)
+{
+    Sandbox__Agent__OpenStream open_stream = SANDBOX__AGENT__OPEN_STREAM__INIT;
+    open_stream.id = id;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
+    command.open_stream = &open_stream;
+    uint8_t packed[OPEN_STREAM_ROOM];
+    size_t n = sandbox__agent__command__get_packed_size(&command);
+    if (n > sizeof packed)
+        return;
+    sandbox__agent__command__pack(&command, packed);
+    // An agent that does not read loses the line, which its host sees closed.
+    fdpass_send(d->agent, packed, n, &fd, 1);
+}
+
+static void stop_waiting(struct waiting *w)
+{
+    timer_cancel(w->door->loop, &w->deadline);
+    w->watch = watch_remove(w->watch);
+    close_fd(&w->fd);
+}
+
+static void on_waited_too_long(void *arg)
+{
+    stop_waiting(arg);
+}
+
+static void on_id(void *arg, uint32_t events)
+{
+    (void)events;
+    struct waiting *w = arg;
+    ssize_t n = recv(w->fd, w->id + w->have, ID_BYTES - w->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n > 0)
+        w->have += (size_t)n;
+    if (n > 0 && w->have < ID_BYTES)
+        return;
+    uint64_t id = 0;
+    for (size_t i = 0; i < ID_BYTES; i++)
+        id = id << 8 | w->id[i];
+    if (n > 0) {
+        w->watch = watch_remove(w->watch);  // before anybody else has it
+        hand_over(w->door, id, w->fd);
+    }
+    stop_waiting(w);
+}
+
+static void await_id(struct door *d, int *fd)
+{
+    struct waiting *w = NULL;
+    for (size_t i = 0; i < WAITING_MAX && w == NULL; i++)
+        if (d->waiting[i].fd < 0)
+            w = &d->waiting[i];
+    if (w == NULL)
+        return;
+    *w = (struct waiting){.door = d, .fd = -1};
+    timer_init(&w->deadline, on_waited_too_long, w);
+    if (watch_add(d->loop, *fd, EPOLLIN, on_id, w, &w->watch) < 0)
+        return;
+    w->fd = take_fd(fd);
+    if (timer_set(d->loop, &w->deadline, mono_ns() + WAITING_S * NS_PER_S) < 0)
+        stop_waiting(w);
+}
+
+static void on_connection(void *arg, uint32_t events)
+{
+    (void)events;
+    struct door *d = arg;
+    struct sockaddr_vm peer = {0};
+    socklen_t size = sizeof peer;
+    cleanup_fd int fd = accept4(d->listener, (struct sockaddr *)&peer, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 || peer.svm_family != AF_VSOCK || peer.svm_cid != VMADDR_CID_HOST)
+        return;
+    await_id(d, &fd);
+}
+
+static int start(struct door *d, int pidfd)
+{
+    int r = loop_new(&d->loop);
+    if (r == 0)
+        r = call(d);
+    if (r == 0 && fcntl(d->agent, F_SETFL, O_NONBLOCK) < 0)
+        r = -errno;
+    if (r == 0)
+        r = watch_add(d->loop, d->listener, EPOLLIN, on_connection, d, &d->listener_watch);
+    if (r == 0)
+        r = watch_add(d->loop, d->agent, EPOLLIN, on_report, d, &d->agent_watch);
+    return r == 0 ? watch_add(d->loop, pidfd, EPOLLIN, on_agent_gone, d, &d->pid_watch) : r;
+}
+
+const char *machine_door_serve(int listener, int control, int pidfd)
+{
+    struct door d = {.listener = listener, .agent = control};
+    for (size_t i = 0; i < WAITING_MAX; i++)
+        d.waiting[i].fd = -1;
+    int r = start(&d, pidfd);
+    if (r == 0)
+        r = loop_run(d.loop);
+    // Nothing is put away: the machine is switched off next.
+    return d.why != NULL ? d.why : "the host cannot be called";
+}

@@ -1,0 +1,415 @@
+#include "engine/isolation/vm.h"
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/id.h"
+#include "base/log.h"
+#include "libsandbox.h"
+#include "sys/jail.h"
+#include "sys/template_store.h"
+#include "wire/vmm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { NAME_DIGITS = 16 };
+
+struct vm {
+    TAILQ_ENTRY(vm) link;
+    struct vm_driver *driver;
+    uint32_t handle;
+    bool live;
+    int control;  // to the monitor
+    struct watch *watch;
+    // Until the start is answered:
+    int vsock_out, dial;
+    driver_done_fn *start_done;
+    void *start_arg;
+    // A request that is with the monitor; done NULL: none.
+    uint32_t request_id;
+    driver_done_fn *done;
+    void *arg;
+    char reason[VMM_DETAIL_MAX + 64];  // of its end, as the monitor says
+};
+
+TAILQ_HEAD(vm_list, vm);
+
+struct vm_driver {
+    struct vm_config config;
+    struct vm_list all;
+    uint32_t last_id;
+    // The probe under way; done NULL: none.
+    driver_done_fn *probe_done;
+    void *probe_arg;
+};
+
+static struct vm *find(struct vm_driver *d, uint32_t handle)
+{
+    struct vm *vm;
+    TAILQ_FOREACH(vm, &d->all, link)
+    if (vm->live && vm->handle == handle)
+        return vm;
+    return NULL;
+}
+
+// ---- the monitor's channel ----
+
+static void answer_request(struct vm *vm, int error, const char *detail)
+{
+    driver_done_fn *done = vm->done;
+    vm->done = NULL;
+    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
+    if (done != NULL)
+        done(vm->arg, &answer);
+}
+
+static void on_ended(struct vm *vm, const struct vmm_message *m)
+{
+    snprintf(vm->reason, sizeof vm->reason, "its machine ended (%s%s%s)", vmm_reason_name(m->reason),
+             m->detail[0] != '\0' ? ": " : "", m->detail);
+}
+
+static void stop_listening(struct vm *vm)
+{
+    vm->watch = watch_remove(vm->watch);
+    close_fd(&vm->control);
+}
+
+// A monitor that breaks the protocol loses its channel, which is its end.
+static void on_message(void *arg, uint32_t events)
+{
+    (void)events;
+    struct vm *vm = arg;
+    static struct vmm_message packet, m;  // one loop, one thread
+    ssize_t n = recv(vm->control, &packet, sizeof packet, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 || vmm_message_check(&packet, (size_t)n, &m) < 0) {
+        if (n > 0)
+            snprintf(vm->reason, sizeof vm->reason, "its monitor broke the protocol");
+        stop_listening(vm);
+        answer_request(vm, -EPIPE, "the machine has ended");
+        return;
+    }
+    if (m.op == VMM_OP_ENDED)
+        on_ended(vm, &m);
+    else if (m.op < VMM_OP_STARTED && vm->done != NULL && m.id == vm->request_id)
+        answer_request(vm, m.error, m.detail);
+}
+
+static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_done_fn *done, void *arg)
+{
+    struct vm *vm = find(d, handle);
+    if (vm == NULL || vm->control < 0)
+        return -ENOENT;
+    if (vm->done != NULL)
+        return -EBUSY;
+    d->last_id = d->last_id + 1 != 0 ? d->last_id + 1 : 1;
+    const struct vmm_request q = {.op = op, .id = d->last_id};
+    if (send(vm->control, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof q)
+        return -EPIPE;
+    vm->request_id = q.id;
+    vm->done = done;
+    vm->arg = arg;
+    return 0;
+}
+
+// ---- starting and ending ----
+
+static struct vm *vm_free(struct vm *vm)
+{
+    TAILQ_REMOVE(&vm->driver->all, vm, link);
+    stop_listening(vm);
+    close_fd(&vm->vsock_out);
+    close_fd(&vm->dial);
+    free(vm);
+    return NULL;
+}
+
+static void on_started(void *arg, const struct driver_answer *from_jailer)
+{
+    struct vm *vm = arg;
+    struct driver_answer answer = *from_jailer;
+    answer.control = answer.dial = -1;
+    driver_done_fn *done = vm->start_done;
+    void *done_arg = vm->start_arg;
+    if (answer.error == 0) {
+        vm->live = true;
+        vm->handle = answer.handle;
+        answer.control = take_fd(&vm->vsock_out);
+        answer.dial = take_fd(&vm->dial);
+    } else {
+        vm_free(vm);
+    }
+    done(done_arg, &answer);
+}
+
+// Just before the sandbox is told.
+static void on_gone(void *arg, struct driver_exit *how)
+{
+    static char reason[sizeof((struct vm *)0)->reason];  // valid during the callback that follows
+    struct vm *vm = arg;
+    if (vm->watch != NULL)
+        on_message(vm, EPOLLIN);  // its last word may still be unread
+    memcpy(reason, vm->reason, sizeof reason);
+    how->reason = reason[0] != '\0' ? reason : "its monitor ended";
+    answer_request(vm, -EPIPE, "the machine has ended");
+    vm_free(vm);
+}
+
+// Not by unixsock_listen, which changes the umask: there are threads here.  Only the owner can write to a new socket, and so
+// connect: on Linux the mode of an unbound socket becomes, less the umask, that of its name.
+static int bind_at(int dir_fd, const char *name, int *ret_listener)
+{
+    cleanup_fd int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", dir_fd, name);
+    if (fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, SOMAXCONN) < 0)
+        return -errno;
+    *ret_listener = take_fd(&fd);
+    return 0;
+}
+
+// A listening socket that has no name any more; *ret_dial is how to connect to it all the same (/proc/self/fd/N).
+static int unnamed_listener(int run_dir, int *ret_listener, int *ret_dial)
+{
+    char digits[NAME_DIGITS + 1], name[NAME_DIGITS + sizeof "vm-"];
+    int r = random_hex(digits, NAME_DIGITS);
+    if (r < 0)
+        return r;
+    snprintf(name, sizeof name, "vm-%s", digits);
+    r = bind_at(run_dir, name, ret_listener);
+    if (r < 0)
+        return r;
+    *ret_dial = openat(run_dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    r = *ret_dial < 0 ? -errno : 0;
+    unlinkat(run_dir, name, 0);
+    return r;
+}
+
+static int packet_pair(int *ret_ours, int *ret_theirs)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    *ret_ours = pair[0];
+    *ret_theirs = pair[1];
+    return 0;
+}
+
+static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
+{
+    struct vm *vm = calloc(1, sizeof *vm);
+    if (vm == NULL)
+        return NULL;
+    *vm = (struct vm){.driver = d, .control = -1, .vsock_out = -1, .dial = -1, .start_done = done, .start_arg = arg};
+    TAILQ_INSERT_TAIL(&d->all, vm, link);
+    return vm;
+}
+
+static int ask_for_start(struct vm *vm, struct jail_request *q, void *owner)
+{
+    struct vm_driver *d = vm->driver;
+    cleanup_fd int control = -1, vsock = -1, vsock_out = -1;
+    int r = packet_pair(&vm->control, &control);
+    if (r == 0)
+        r = packet_pair(&vm->vsock_out, &vsock_out);
+    if (r == 0)
+        r = unnamed_listener(d->config.run_dir, &vsock, &vm->dial);
+    if (r == 0)
+        r = watch_add(d->config.loop, vm->control, EPOLLIN, on_message, vm, &vm->watch);
+    const int fds[] = {control, vsock, vsock_out};
+    const struct container_sandbox sandbox = {.owner = owner, .on_gone = on_gone, .gone_arg = vm};
+    return r == 0 ? container_start_with(d->config.jailer, q, fds, 3, &sandbox, on_started, vm) : r;
+}
+
+static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
+{
+    struct vm_driver *d = self;
+    if (what->volume != NULL)
+        return -EOPNOTSUPP;
+    struct jail_request q = {.op = JAIL_OP_START_VM};
+    int r = container_describe(what, &q.start);
+    if (r < 0)
+        return r;
+    struct vm *vm = vm_new(d, done, arg);
+    if (vm == NULL)
+        return -ENOMEM;
+    r = ask_for_start(vm, &q, what->owner);
+    if (r < 0)
+        vm_free(vm);
+    return r;
+}
+
+static int stop(void *self, uint32_t handle)
+{
+    struct vm_driver *d = self;
+    return container_driver.stop(d->config.jailer, handle);
+}
+
+static int pause_machine(void *self, uint32_t handle, driver_done_fn *done, void *arg)
+{
+    return request(self, handle, VMM_OP_PAUSE, done, arg);
+}
+
+static int resume_machine(void *self, uint32_t handle, driver_done_fn *done, void *arg)
+{
+    return request(self, handle, VMM_OP_RESUME, done, arg);
+}
+
+// The monitor's group: its memory is the machine's, and its faults are those the host served for it.
+static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
+{
+    struct vm_driver *d = self;
+    return container_driver.stats(d->config.jailer, handle, done, arg);
+}
+
+static int template_attach(void *self, int rootfs, driver_done_fn *done, void *arg)
+{
+    struct vm_driver *d = self;
+    struct jail_request q = {.op = JAIL_OP_IMAGE};
+    return container_ask(d->config.jailer, &q, &rootfs, 1, done, arg);
+}
+
+static void template_detach(void *self, uint32_t handle)
+{
+    struct vm_driver *d = self;
+    container_driver.template_detach(d->config.jailer, handle);
+}
+
+// ---- the probe: KVM, then the kernel ----
+
+static void probed(struct vm_driver *d, int error, const char *detail)
+{
+    driver_done_fn *done = d->probe_done;
+    d->probe_done = NULL;
+    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
+    if (done != NULL)
+        done(d->probe_arg, &answer);
+}
+
+struct kernel_look {
+    struct job job;
+    struct vm_driver *driver;
+    int result;
+    struct err err;
+    struct manifest manifest;
+    int fd[MANIFEST_FILES_MAX];
+};
+
+static int file_of(const struct kernel_look *look, const char *name)
+{
+    for (uint32_t i = 0; i < look->manifest.files; i++)
+        if (strcmp(look->manifest.file[i].name, name) == 0)
+            return look->fd[i];
+    return -1;
+}
+
+static void look_run(struct job *job)
+{
+    struct kernel_look *look = (struct kernel_look *)job;
+    const struct vm_config *config = &look->driver->config;
+    char real[TEMPLATE_NAME_MAX + 1];
+    cleanup_fd int dir = -1, store = openat(config->store, KERNELS_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    look->result = store < 0 ? -errno : template_open(store, config->kernel, real, &look->manifest, &dir, &look->err);
+    if (look->result == -ENOENT)
+        err_set(&look->err, -ENOENT, "there is no kernel \"%s\" (sandbox-image kernel build makes it)", config->kernel);
+    if (look->result == 0)
+        look->result = template_verify(dir, &look->manifest, look->fd, &look->err);
+    if (look->result == 0 && (file_of(look, KERNEL_VMLINUX_FILE) < 0 || file_of(look, KERNEL_INITRAMFS_FILE) < 0))
+        look->result = err_set(&look->err, -EBADMSG, "kernel \"%s\" has no vmlinux or no initramfs", config->kernel);
+}
+
+static void on_kernel(void *arg, const struct driver_answer *answer)
+{
+    probed(arg, answer->error, answer->detail);
+}
+
+static void look_finish(struct job *job, bool ran)
+{
+    struct kernel_look *look = (struct kernel_look *)job;
+    struct vm_driver *d = look->driver;
+    if (ran && look->result == 0) {
+        struct jail_request q = {.op = JAIL_OP_KERNEL};
+        const int fds[] = {file_of(look, KERNEL_VMLINUX_FILE), file_of(look, KERNEL_INITRAMFS_FILE)};
+        look->result = container_ask(d->config.jailer, &q, fds, 2, on_kernel, d);
+        if (look->result < 0)
+            err_set(&look->err, look->result, "the jailer could not be asked");
+    }
+    if (ran && look->result < 0)
+        probed(d, look->result, look->err.text);
+    for (int i = 0; i < MANIFEST_FILES_MAX; i++)
+        close_fd(&look->fd[i]);
+    free(look);
+}
+
+static void on_kvm(void *arg, const struct driver_answer *answer)
+{
+    struct vm_driver *d = arg;
+    struct kernel_look *look = answer->error == 0 ? calloc(1, sizeof *look) : NULL;
+    if (look == NULL) {
+        probed(d, answer->error != 0 ? answer->error : -ENOMEM, answer->detail);
+        return;
+    }
+    look->job = (struct job){.run = look_run, .finish = look_finish};
+    look->driver = d;
+    for (int i = 0; i < MANIFEST_FILES_MAX; i++)
+        look->fd[i] = -1;
+    workers_submit(d->config.workers, &look->job);
+}
+
+static int probe(void *self, driver_done_fn *done, void *arg)
+{
+    struct vm_driver *d = self;
+    if (d->probe_done != NULL)
+        return -EBUSY;
+    struct jail_request q = {.op = JAIL_OP_PROBE_VM};
+    int r = container_ask(d->config.jailer, &q, NULL, 0, on_kvm, d);
+    if (r == 0) {
+        d->probe_done = done;
+        d->probe_arg = arg;
+    }
+    return r;
+}
+
+const struct driver vm_driver = {
+    .level = SANDBOX_ISOLATION_VM,
+    .probe = probe,
+    .template_attach = template_attach,
+    .template_detach = template_detach,
+    .start = start,
+    .stop = stop,
+    .pause = pause_machine,
+    .resume = resume_machine,
+    .stats = stats,
+};
+
+int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver)
+{
+    struct vm_driver *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return -ENOMEM;
+    d->config = *config;
+    TAILQ_INIT(&d->all);
+    *ret_driver = d;
+    return 0;
+}
+
+struct vm_driver *vm_driver_free(struct vm_driver *d)
+{
+    if (d == NULL)
+        return NULL;
+    while (!TAILQ_EMPTY(&d->all))
+        vm_free(TAILQ_FIRST(&d->all));
+    free(d);
+    return NULL;
+}

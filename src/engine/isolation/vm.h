@@ -1,0 +1,33 @@
+// The vm tier: one sandbox-vmm a sandbox, which sandbox-jailer starts and jails, and to which this driver speaks
+// (wire/vmm.h).
+//
+// Actors: the jailer is trusted; a monitor is not, since a guest may have taken it over: its messages are checked, and all it
+// can break is its own sandbox.
+// States of a machine: starting (START_VM is with the jailer) -> live -> gone, when the jailer says EXITED; what a monitor says
+// of its end before that is only kept as the reason.
+// Limits: one request to a monitor at a time.
+#ifndef ENGINE_ISOLATION_VM_H
+#define ENGINE_ISOLATION_VM_H
+
+#include "engine/isolation/container.h"
+#include "engine/isolation/driver.h"
+#include "sys/workers.h"
+
+struct vm_driver;
+
+extern const struct driver vm_driver;  // its `self` is a struct vm_driver
+
+struct vm_config {
+    struct loop *loop;
+    struct workers *workers;
+    struct container *jailer;  // outlives the driver
+    int run_dir;               // where a socket has a name for a moment
+    int store;                 // of templates; the kernels are beside them
+    const char *kernel;        // the name of the one to boot
+};
+
+int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver);
+// After the jailer's channel has been freed, so that nothing of it runs any more.  NULL is fine; returns NULL.
+struct vm_driver *vm_driver_free(struct vm_driver *d);
+
+#endif

@@ -1,0 +1,11 @@
+// The system calls a sandbox may make, on every tier that runs Linux programs.
+#ifndef ENTER_SECCOMP_POLICY_H
+#define ENTER_SECCOMP_POLICY_H
+
+#include "enter/filter.h"
+
+// The programs' instructions are allocated; free with seccomp_policy_free.  0 or a negative errno.
+int seccomp_policy_build(struct filter *ret_filter);
+void seccomp_policy_free(struct filter *filter);
+
+#endif

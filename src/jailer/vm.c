@@ -1,0 +1,99 @@
+#include "jailer/vm.h"
+
+#include "base/cleanup.h"
+#include "jailer/vm_enter.h"
+#include "sys/fdpass.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+uint64_t vm_ram_mib(uint64_t memory_mib)
+{
+    uint64_t ram = memory_mib + VM_GUEST_KERNEL_MIB + memory_mib / VM_GUEST_KERNEL_SHARE;
+    ram += ram % VMM_MEMORY_MIB_STEP;
+    return ram < VMM_MEMORY_MIB_MAX ? ram : VMM_MEMORY_MIB_MAX;
+}
+
+uint64_t vm_disk_mib(uint64_t image_bytes, uint64_t disk_mib)
+{
+    const uint64_t mib = 1 << 20;
+    return (image_bytes + mib - 1) / mib + disk_mib + disk_mib / VM_DISK_SHARE + VM_DISK_MORE_MIB;
+}
+
+struct cgroup_limits vm_limits(const struct jail_start *what)
+{
+    uint64_t ram = vm_ram_mib(what->memory_mib);
+    return (struct cgroup_limits){.memory_bytes = (ram + VM_MONITOR_MIB + ram / VM_MONITOR_SHARE) << 20,
+                                  .vcpus = what->vcpus,
+                                  .pids_max = what->vcpus + VM_MONITOR_TASKS,
+                                  .one_process = true};
+}
+
+int vm_cmdline(const struct jail_start *what, char *text, size_t room)
+{
+    int n =
+        snprintf(text, room,
+                 "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check i8042.noaux i8042.nomux i8042.nopnp "
+                 "i8042.dumbkbd cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
+                 "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s",
+                 (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
+                 (unsigned)what->vcpus, what->hostname);
+    return n >= 0 && (size_t)n < room ? 0 : -E2BIG;
+}
+
+// Never had a name: nothing is left of it after any crash.
+static int make_delta(const struct host *host, int *ret_fd)
+{
+    int fd = openat(host->state_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    *ret_fd = fd;
+    return 0;
+}
+
+static int order_machine(const struct vm_plan *plan, const struct jail_start *what, struct vm_order *order)
+{
+    struct stat image;
+    if (fstat(plan->image, &image) < 0)
+        return -errno;
+    order->vcpus = what->vcpus;
+    order->ram_mib = vm_ram_mib(what->memory_mib);
+    order->disk_mib = vm_disk_mib((uint64_t)image.st_size, what->disk_mib);
+    return vm_cmdline(what, order->cmdline, sizeof order->cmdline);
+}
+
+int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
+                  const char **ret_step)
+{
+    *ret_step = "opening /dev/kvm";
+    cleanup_fd int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+    if (kvm < 0)
+        return -errno;
+    struct vm_order order = {.probe = plan->probe};
+    cleanup_fd int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC), delta = -1;
+    *ret_step = "making the machine's disk";
+    int r = plan->probe ? 0 : order_machine(plan, what, &order);
+    if (r == 0 && !plan->probe)
+        r = make_delta(host, &delta);
+    if (r < 0 || nothing < 0)
+        return r < 0 ? r : -errno;
+    const int fds[VM_FDS] = {
+        [VM_FD_PROGRAM] = host->vmm_fd,
+        [VM_FD_KVM] = kvm,
+        [VM_FD_LOG] = plan->log >= 0 ? plan->log : nothing,
+        [VM_FD_KERNEL] = plan->kernel,
+        [VM_FD_INITRAMFS] = plan->initramfs,
+        [VM_FD_DISK] = plan->image,
+        [VM_FD_DELTA] = delta,
+        [VM_FD_CONTROL] = plan->control,
+        [VM_FD_VSOCK] = plan->vsock,
+        [VM_FD_VSOCK_OUT] = plan->vsock_out,
+    };
+    *ret_step = "passing descriptors";
+    ssize_t n = fdpass_send(line, &order, sizeof order, fds, plan->probe ? VM_FD_PROBE_END : VM_FDS);
+    return n < 0 ? (int)n : 0;
+}

@@ -1,0 +1,44 @@
+// The vm tier's half of a START: what a machine is made of, and its sizes.
+//
+// The engine chooses which image, how much memory, disk and processors, and hands three sockets; the kernel and its initramfs
+// were registered before, from files that only root can write.  This process opens /dev/kvm and the delta file, and computes
+// the rest: how much more than the sandbox's memory a machine needs, and the words on its kernel's command line.
+#ifndef JAILER_VM_H
+#define JAILER_VM_H
+
+#include "jailer/host.h"
+#include "sys/cgroup.h"
+#include "sys/jail.h"
+
+enum {
+    VM_GUEST_KERNEL_MIB = 128,   // a machine has this much more than its sandbox may use, for its kernel and agent ...
+    VM_GUEST_KERNEL_SHARE = 32,  // ... and one part in this many of it, for the kernel's account of its pages
+    VM_MONITOR_MIB = 64,         // the monitor's group may hold this much more than the machine's memory ...
+    VM_MONITOR_SHARE = 64,       // ... and one part in this many, for page tables
+    VM_MONITOR_TASKS = 16,       // threads of the monitor and of KVM besides the vCPUs
+    VM_DISK_SHARE = 32,          // what a disk grows by for the file system's own tables: one part in this many ...
+    VM_DISK_MORE_MIB = 8,        // ... and so much in any case
+};
+
+struct vm_plan {
+    int image;  // the template's rootfs.ext4
+    int kernel, initramfs;
+    int control, vsock, vsock_out;
+    bool probe;  // none of the above: only say whether this host's KVM can do it
+    int log;     // of a probe
+};
+
+// A machine's memory for a sandbox that may use `memory_mib`.
+uint64_t vm_ram_mib(uint64_t memory_mib);
+// The disk's size over an image of `image_bytes`.
+uint64_t vm_disk_mib(uint64_t image_bytes, uint64_t disk_mib);
+// What the group of its monitor may use.
+struct cgroup_limits vm_limits(const struct jail_start *what);
+// The kernel's command line.  0, or -E2BIG.
+int vm_cmdline(const struct jail_start *what, char *text, size_t room);
+
+// Sends the child its order, with copies of the plan's descriptors.  0, or a negative errno with a sentence part.
+int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
+                  const char **ret_step);
+
+#endif

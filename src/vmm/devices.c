@@ -1,0 +1,146 @@
+#include "vmm/devices.h"
+
+#include "vmm/virtio/block.h"
+#include "vmm/virtio/disk.h"
+#include "vmm/virtio/net.h"
+#include "vmm/virtio/rng.h"
+#include "vmm/virtio/vsock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEVICES_MAX = 4, GUEST_CID = 3 };
+#define MIB (UINT64_C(1) << 20)
+
+struct devices {
+    struct rng *rng;
+    struct disk *disk;
+    struct block *block;
+    struct vsock *vsock;
+    struct net *net;
+    struct machine_device list[DEVICES_MAX];
+    size_t count;
+};
+
+static void mmio_read(void *arg, uint32_t offset, void *data, uint32_t len)
+{
+    virtio_mmio_read(arg, offset, data, len);
+}
+
+static void mmio_write(void *arg, uint32_t offset, const void *data, uint32_t len)
+{
+    virtio_mmio_write(arg, offset, data, len);
+}
+
+static void add(struct devices *d, struct virtio_mmio *mmio)
+{
+    struct machine_device *device = &d->list[d->count++];
+    *device = (struct machine_device){
+        .read = mmio_read,
+        .write = mmio_write,
+        .arg = mmio,
+        .irq_fd = virtio_mmio_irq_fd(mmio),
+        .queues = virtio_mmio_queues(mmio),
+    };
+    for (unsigned i = 0; i < device->queues; i++)
+        device->notify_fd[i] = virtio_mmio_notify_fd(mmio, i);
+}
+
+static int make_block(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
+{
+    const struct disk_config disk = {.base = o->disk, .delta = o->delta, .bytes = o->disk_mib * MIB};
+    int r = disk_open(&disk, &d->disk);
+    if (r < 0)
+        return r;
+    const struct block_config block = {.disk = d->disk, .id = "sandbox"};
+    r = block_new(loop, memory, &block, &d->block);
+    if (r == 0)
+        add(d, block_mmio(d->block));
+    return r;
+}
+
+static int make_vsock(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
+{
+    const struct vsock_config config = {.guest_cid = GUEST_CID,
+                                        .listener = o->vsock,
+                                        .dial = o->vsock_out,
+                                        .ports = o->vsock_ports,
+                                        .port_count = o->vsock_port_count};
+    int r = vsock_new(loop, memory, &config, &d->vsock);
+    if (r == 0)
+        add(d, vsock_mmio(d->vsock));
+    return r;
+}
+
+static int make_net(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
+{
+    struct net_config config = {.tap = o->net, .mtu = NET_MTU_MAX};
+    memcpy(config.mac, o->mac, sizeof config.mac);
+    int r = net_new(loop, memory, &config, &d->net);
+    if (r == 0)
+        add(d, net_mmio(d->net));
+    return r;
+}
+
+static int make_all(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o,
+                    const char **ret_what)
+{
+    *ret_what = "random number device";
+    int r = rng_new(loop, memory, &d->rng);
+    if (r < 0)
+        return r;
+    add(d, rng_mmio(d->rng));
+    *ret_what = "disk";
+    if (o->disk >= 0)
+        r = make_block(d, loop, memory, o);
+    if (r < 0)
+        return r;
+    *ret_what = "vsock device";
+    if (o->vsock >= 0)
+        r = make_vsock(d, loop, memory, o);
+    if (r < 0)
+        return r;
+    *ret_what = "network device";
+    return o->net >= 0 ? make_net(d, loop, memory, o) : 0;
+}
+
+int devices_new(struct loop *loop, const struct guest_memory *memory, const struct options *options, struct devices **ret_devices,
+                struct err *err)
+{
+    struct devices *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return err_set(err, -ENOMEM, "out of memory");
+    const char *what;
+    int r = make_all(d, loop, memory, options, &what);
+    if (r < 0) {
+        devices_free(d);
+        return err_set(err, r, "cannot make the %s: %s", what, strerror(-r));
+    }
+    *ret_devices = d;
+    return 0;
+}
+
+struct devices *devices_free(struct devices *devices)
+{
+    if (devices != NULL) {
+        net_free(devices->net);
+        vsock_free(devices->vsock);
+        block_free(devices->block);
+        disk_close(devices->disk);
+        rng_free(devices->rng);
+        free(devices);
+    }
+    return NULL;
+}
+
+const struct machine_device *devices_list(const struct devices *devices, size_t *ret_count)
+{
+    *ret_count = devices->count;
+    return devices->list;
+}
+
+int devices_resize_disk(struct devices *devices, uint64_t bytes)
+{
+    return devices->block != NULL ? block_grow(devices->block, bytes) : -ENODEV;
+}

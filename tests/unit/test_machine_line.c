@@ -1,0 +1,265 @@
+// The engine's line to the agent of a machine: the machine calls first, what was sent before waits, operation lines are
+// connections with a greeting.  The monitor and the agent are played here.
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "engine/agent_line.h"
+#include "sys/fdpass.h"
+#include "sys/unixsock.h"
+#include "unit.h"
+#include "wire/limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { WAIT_MS = 10000 };
+
+struct world {
+    struct loop *loop;
+    char dir[32];
+    int listener;
+    int monitor;  // its end of the dial socket
+    int machine;  // the far end of the control line, once the machine has called
+    struct agent_line *line;
+    int configured, ended, reason;
+    uint64_t stream_ended;
+};
+
+static void stop(struct world *w)
+{
+    loop_stop(w->loop, 0);
+}
+
+static void on_configured(void *arg, uint32_t error_number, const char *message)
+{
+    (void)message;
+    struct world *w = arg;
+    w->configured += error_number == 0;
+    stop(w);
+}
+
+static void on_pong(void *arg)
+{
+    stop(arg);
+}
+
+static void on_stream_ended(void *arg, uint64_t id)
+{
+    struct world *w = arg;
+    w->stream_ended = id;
+    stop(w);
+}
+
+static void on_end(void *arg, int reason)
+{
+    struct world *w = arg;
+    w->ended++;
+    w->reason = reason;
+    stop(w);
+}
+
+static void on_late(void *arg)
+{
+    (void)arg;
+    fail_msg("nothing happened within %d ms", WAIT_MS);
+}
+
+static void wait_for_event(struct world *w)
+{
+    struct timer late;
+    timer_init(&late, on_late, NULL);
+    timer_set(w->loop, &late, mono_ns() + WAIT_MS * NS_PER_MS);
+    assert_int_equal(loop_run(w->loop), 0);
+    timer_cancel(w->loop, &late);
+}
+
+static void begin(struct world *w)
+{
+    static const struct agent_line_handler handler = {
+        .on_configured = on_configured, .on_pong = on_pong, .on_stream_ended = on_stream_ended, .on_end = on_end};
+    *w = (struct world){.machine = -1};
+    strcpy(w->dir, "/tmp/machine-line.XXXXXX");
+    assert_non_null(mkdtemp(w->dir));
+    cleanup_fd int dir = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(unixsock_listen(dir, "s", 0600, &w->listener), 0);
+    int dial = openat(dir, "s", O_PATH | O_CLOEXEC), pair[2];
+    // It has no name from here on.
+    assert_int_equal(unixsock_unlink(dir, "s"), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    w->monitor = pair[1];
+    assert_int_equal(loop_new(&w->loop), 0);
+    assert_int_equal(agent_line_new(w->loop, pair[0], dial, &handler, w, &w->line), 0);
+}
+
+static void finish(struct world *w)
+{
+    w->line = agent_line_free(w->line);
+    close_fd(&w->listener);
+    close_fd(&w->monitor);
+    close_fd(&w->machine);
+    loop_free(w->loop);
+    rmdir(w->dir);
+}
+
+// The monitor passes on a connection that its guest made.
+static void call_in(struct world *w)
+{
+    int pair[2];
+    const uint8_t port[4] = {AGENT_VSOCK_PORT & 255, AGENT_VSOCK_PORT >> 8};
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(fdpass_send(w->monitor, port, sizeof port, &pair[0], 1), sizeof port);
+    close(pair[0]);
+    close_fd(&w->machine);
+    w->machine = pair[1];
+}
+
+static void say(struct world *w, const Sandbox__Agent__Report *report)
+{
+    uint8_t frame[256] = {0};
+    size_t n = sandbox__agent__report__pack(report, frame + 4);
+    frame[3] = (uint8_t)n;
+    assert_int_equal(send(w->machine, frame, n + 4, 0), n + 4);
+}
+
+static void say_configured(struct world *w)
+{
+    Sandbox__Agent__Configured configured = SANDBOX__AGENT__CONFIGURED__INIT;
+    configured.protocol = AGENT_PROTOCOL_VERSION;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_CONFIGURED;
+    report.configured = &configured;
+    say(w, &report);
+}
+
+static void expect_bytes(int fd, const void *expected, size_t n)
+{
+    uint8_t got[256];
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (size_t have = 0; have < n;) {
+        assert_int_equal(poll(&p, 1, WAIT_MS), 1);
+        ssize_t part = recv(fd, got + have, n - have, 0);
+        assert_true(part > 0);
+        have += (size_t)part;
+    }
+    assert_memory_equal(got, expected, n);
+}
+
+static void what_is_said_early_waits_for_the_call(void **state)
+{
+    struct world w;
+    begin(&w);
+    assert_int_equal(agent_line_configure(w.line, (const uint8_t *)"first", 5), 0);
+    call_in(&w);
+    say_configured(&w);
+    wait_for_event(&w);
+    assert_int_equal(w.configured, 1);
+    expect_bytes(w.machine, "\0\0\0\5first", 9);
+    // And what is said later goes at once.
+    assert_int_equal(agent_line_ping(w.line), 0);
+    expect_bytes(w.machine, "\0\0\0\4\x1a\2\x08\1", 8);
+    close_fd(&w.machine);
+    wait_for_event(&w);
+    assert_int_equal(w.ended, 1);
+    assert_int_equal(w.reason, 0);
+    finish(&w);
+}
+
+static void more_than_the_queue_is_refused_early(void **state)
+{
+    struct world w;
+    begin(&w);
+    static const uint8_t large[AGENT_CONTROL_MAX];
+    assert_int_equal(agent_line_configure(w.line, large, sizeof large), 0);
+    assert_int_equal(agent_line_configure(w.line, large, sizeof large), 0);
+    assert_int_equal(agent_line_configure(w.line, large, 1), -EAGAIN);
+    finish(&w);
+}
+
+static void operation_lines_name_their_stream(void **state)
+{
+    struct world w;
+    begin(&w);
+    for (uint64_t i = 1; i <= 2; i++) {
+        uint64_t id = 0;
+        char expected[64];
+        cleanup_fd int fd = -1;
+        assert_int_equal(agent_line_open_stream(w.line, &fd, &id), 0);
+        assert_int_equal(id, i);
+        cleanup_fd int other = accept(w.listener, NULL, NULL);
+        assert_true(other >= 0);
+        int n = snprintf(expected, sizeof expected, "OPEN %d\n", AGENT_VSOCK_PORT);
+        const uint8_t bytes[8] = {[7] = (uint8_t)i};
+        memcpy(expected + n, bytes, sizeof bytes);
+        expect_bytes(other, expected, (size_t)n + sizeof bytes);
+        // A blocking socket, as a client expects one.
+        assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+    }
+    call_in(&w);
+    Sandbox__Agent__StreamEnded ended = SANDBOX__AGENT__STREAM_ENDED__INIT;
+    ended.id = 2;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED;
+    report.stream_ended = &ended;
+    say(&w, &report);
+    wait_for_event(&w);
+    assert_int_equal(w.stream_ended, 2);
+    ended.id = 3;  // there is none
+    say(&w, &report);
+    wait_for_event(&w);
+    assert_int_equal(w.reason, -EPROTO);
+    finish(&w);
+}
+
+static void a_machine_without_a_monitor_has_no_lines(void **state)
+{
+    struct world w;
+    begin(&w);
+    close_fd(&w.listener);
+    int fd = -1;
+    uint64_t id;
+    assert_int_equal(agent_line_open_stream(w.line, &fd, &id), -ECONNREFUSED);
+    assert_int_equal(fd, -1);
+    close_fd(&w.monitor);
+    wait_for_event(&w);
+    assert_int_equal(w.reason, 0);
+    finish(&w);
+}
+
+static void a_monitor_that_lies_ends_the_line(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+    } lies[] = {{"\0\4\0\0", 4}, {"\0\4", 2}};  // a port without a connection
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        struct world w;
+        begin(&w);
+        assert_int_equal(fdpass_send(w.monitor, lies[i].bytes, lies[i].n, NULL, 0), lies[i].n);
+        wait_for_event(&w);
+        assert_int_equal(w.reason, -EPROTO);
+        finish(&w);
+    }
+    // A report that is longer than any may be.
+    struct world w;
+    begin(&w);
+    call_in(&w);
+    assert_int_equal(send(w.machine, "\0\1\0\1x", 5, 0), 5);
+    wait_for_event(&w);
+    assert_int_equal(w.reason, -EPROTO);
+    finish(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_said_early_waits_for_the_call), cmocka_unit_test(more_than_the_queue_is_refused_early),
+        cmocka_unit_test(operation_lines_name_their_stream),     cmocka_unit_test(a_machine_without_a_monitor_has_no_lines),
+        cmocka_unit_test(a_monitor_that_lies_ends_the_line),
+    };
+    return cmocka_run_group_tests_name("machine_line", tests, NULL, NULL);
+}
