@@ -120,7 +120,8 @@ static void on_write(void *arg, uint32_t offset, const void *data, uint32_t len)
 static int run(struct probe *p)
 {
     struct bus ports = {0}, memory = {0};
-    const struct bus_range port = {PROBE_PORT, 1, on_read, on_report, p}, registers = {PROBE_MMIO, 0x1000, on_read, on_write, p};
+    const struct bus_range port = {PROBE_PORT, 1, on_read, on_report, p},
+                           registers = {PROBE_MMIO, 0x1000, on_read, on_write, p};
     bus_add(&ports, &port);
     bus_add(&memory, &registers);
     struct exit_counters counters = {0};

@@ -8,7 +8,8 @@
 // A request in a state it does not fit is answered -EBUSY or -EALREADY and changes nothing.  The end of the channel ends the
 // monitor at once, and with it the guest.
 //
-// Fixed structs, like the jailer's protocol (sys/jail.h), and for the same reason: both sides should parse as little as they can.
+// Fixed structs, like the jailer's protocol (sys/jail.h), and for the same reason: both sides should parse as little as they
+// can.
 #ifndef WIRE_VMM_H
 #define WIRE_VMM_H
 
@@ -67,9 +68,9 @@ struct vmm_request {
 struct vmm_stats {
     uint64_t exits_pio;
     uint64_t exits_mmio;
-    uint64_t exits_signal;   // KVM_RUN came back to be paused
+    uint64_t exits_signal;  // KVM_RUN came back to be paused
     uint64_t exits_other;
-    uint64_t unknown_pio;    // accesses nothing answered
+    uint64_t unknown_pio;  // accesses nothing answered
     uint64_t unknown_mmio;
     uint64_t page_faults;    // that the host served for this process
     uint64_t console_bytes;  // the guest ever wrote
