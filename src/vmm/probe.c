@@ -14,7 +14,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-extern const uint8_t probe_guest[], probe_guest_end[];
+extern const uint8_t probe_guest[];
+extern const uint64_t probe_guest_bytes;
 
 // What the guest was about to do when it had reported a step.
 static const char *const next_of[] = {
@@ -63,11 +64,10 @@ static int load(struct probe *p)
     int r = guest_memory_new(BYTES, &p->memory);
     if (r < 0)
         return r;
-    size_t n = (size_t)(probe_guest_end - probe_guest);
-    void *to = guest_memory_at(p->memory, gpa(PROBE_CODE), n);
+    void *to = guest_memory_at(p->memory, gpa(PROBE_CODE), probe_guest_bytes);
     if (to == NULL)
         return -EFAULT;
-    memcpy(to, probe_guest, n);
+    memcpy(to, probe_guest, probe_guest_bytes);
     return start_tables_write(p->memory);
 }
 
