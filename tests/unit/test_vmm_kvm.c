@@ -3,16 +3,17 @@
 #include "base/cleanup.h"
 #include "unit.h"
 #include "vmm/boot/start.h"
-#include "vmm/filter.h"
+#include "vmm/kvm/cpuid.h"
 #include "vmm/machine.h"
 #include "vmm/probe.h"
-#include "vmm/virtio/mmio.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -49,7 +50,7 @@ struct rig {
     int irq_fd, notify_fd;
 };
 
-static void start(struct rig *rig, const uint8_t *code, size_t n, unsigned vcpus, uint64_t bytes)
+static void prepare(struct rig *rig, const uint8_t *code, size_t n, uint64_t bytes)
 {
     memset(rig, 0, sizeof *rig);
     rig->irq_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -57,6 +58,10 @@ static void start(struct rig *rig, const uint8_t *code, size_t n, unsigned vcpus
     assert_int_equal(guest_memory_new(bytes, &rig->memory), 0);
     assert_int_equal(start_tables_write(rig->memory), 0);
     memcpy(guest_memory_at(rig->memory, gpa(ENTRY), n), code, n);
+}
+
+static void go(struct rig *rig, unsigned vcpus)
+{
     struct machine_device device = {
         .read = device_read, .write = device_write, .arg = &rig->device, .irq_fd = rig->irq_fd, .queues = 1};
     device.notify_fd[0] = rig->notify_fd;
@@ -71,6 +76,12 @@ static void start(struct rig *rig, const uint8_t *code, size_t n, unsigned vcpus
     if (machine_new(&config, &rig->machine, &err) != 0)
         fail_msg("%s", err.text);
     assert_int_equal(processors_run(machine_processors(rig->machine)), 0);
+}
+
+static void start(struct rig *rig, const uint8_t *code, size_t n, unsigned vcpus, uint64_t bytes)
+{
+    prepare(rig, code, n, bytes);
+    go(rig, vcpus);
 }
 
 static struct processors_end end_of(struct rig *rig)
@@ -189,6 +200,71 @@ static void memory_above_the_hole_is_reached(void **state)
     stop(&rig);
 }
 
+extern const uint8_t vmm_guest_avx[];
+extern const uint64_t vmm_guest_avx_bytes;
+
+static bool has_avx(void)
+{
+    cleanup_free struct cpuid_table *table = calloc(1, sizeof *table);
+    assert_non_null(table);
+    table->head.nent = CPUID_ENTRIES_MAX;
+    assert_int_equal(kvm_call(&kvm_ops_kernel, kvm, KVM_GET_SUPPORTED_CPUID, table), 0);
+    const struct kvm_cpuid_entry2 *e = cpuid_find(table, 1, 0);
+    return e != NULL && (e->ecx & (1u << 26)) != 0 && (e->ecx & (1u << 28)) != 0;
+}
+
+// Page tables and descriptors that let user mode in.
+static void let_user_mode_in(struct guest_memory *memory)
+{
+    enum { USER = 4 };
+    static const uint64_t gdt[] = {0, 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0, 0x00affb000000ffff, 0x00cff3000000ffff};
+    uint64_t *pml4 = guest_memory_at(memory, gpa(0x9000), 8), *pdpt = guest_memory_at(memory, gpa(0xa000), 32);
+    uint64_t *pd = guest_memory_at(memory, gpa(0xb000), 4 * 4096);
+    pml4[0] |= USER;
+    for (int i = 0; i < 4; i++)
+        pdpt[i] |= USER;
+    for (int i = 0; i < 4 * 512; i++)
+        pd[i] |= USER;
+    uint8_t *table = guest_memory_at(memory, gpa(0x110000), 0x10 + sizeof gdt);
+    const uint16_t limit = sizeof gdt - 1;
+    const uint64_t base = 0x110010;
+    memcpy(table, &limit, sizeof limit);
+    memcpy(table + 2, &base, sizeof base);
+    memcpy(table + 0x10, gdt, sizeof gdt);
+}
+
+// XSAVE can be turned on, and all of a vector register survives pauses, in which this process's own threads use theirs.
+static void vector_registers_are_kept(void **state)
+{
+    if (!has_avx())
+        skip();
+    struct rig rig;
+    prepare(&rig, vmm_guest_avx, vmm_guest_avx_bytes, 128 * MIB);
+    let_user_mode_in(rig.memory);
+    float *given = guest_memory_at(rig.memory, gpa(0x140000), 32), *got = guest_memory_at(rig.memory, gpa(0x140020), 32);
+    const volatile uint32_t *turns = guest_memory_at(rig.memory, gpa(0x140040), 4);
+    for (int i = 0; i < 8; i++)
+        given[i] = (float)(i + 1);
+    go(&rig, 1);
+    struct pollfd ended = {.fd = machine_ended_fd(rig.machine), .events = POLLIN};
+    struct processors *processors = machine_processors(rig.machine);
+    for (int k = 0; k < 30; k++) {
+        uint32_t before = *turns;
+        while (*turns == before && poll(&ended, 1, 0) == 0)
+            sched_yield();
+        struct processors_end end;
+        processors_ended(processors, &end);
+        assert_string_equal(end.detail, "");
+        assert_int_equal(processors_pause(processors), 0);
+        for (int i = 0; i < 8; i++)
+            assert_true(got[i] == 2 * given[i]);
+        memset(got, 0, 32);
+        assert_int_equal(processors_run(processors), 0);
+    }
+    assert_int_equal(rig.device.writes, 1);
+    stop(&rig);
+}
+
 static unsigned count_fds(void)
 {
     unsigned n = 0;
@@ -214,11 +290,9 @@ static void the_probe_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_guest_meets_its_devices),
-        cmocka_unit_test(a_triple_fault_is_noticed),
-        cmocka_unit_test(a_guest_can_be_paused_anywhere),
-        cmocka_unit_test(memory_above_the_hole_is_reached),
-        cmocka_unit_test(the_probe_answers),
+        cmocka_unit_test(a_guest_meets_its_devices),      cmocka_unit_test(a_triple_fault_is_noticed),
+        cmocka_unit_test(a_guest_can_be_paused_anywhere), cmocka_unit_test(memory_above_the_hole_is_reached),
+        cmocka_unit_test(vector_registers_are_kept),      cmocka_unit_test(the_probe_answers),
     };
     kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     if (kvm < 0) {
