@@ -37,7 +37,7 @@ struct request {
     uint8_t status;
     uint64_t written;  // bytes from the start of the writable buffers, without the status
     int result;        // of the disk
-    struct virtq_chain chain;
+    struct virtq_chain *chain;
 };
 
 struct block {
@@ -47,7 +47,8 @@ struct block {
     struct virtio_blk_config config;
     char id[BLOCK_ID_BYTES];
     struct block_counters counters;
-    struct request *request;  // BLOCK_QUEUE_SIZE of them
+    struct request *request;    // BLOCK_QUEUE_SIZE of them, and their chains, apart: memory that is only touched when it is
+    struct virtq_chain *chain;  // used, while an idle device is small
     struct request *free;
     unsigned under_way;  // requests with the worker
     bool starved;        // the queue was left because no request was free
@@ -66,15 +67,15 @@ static void carry_out(struct request *q)
     struct disk *disk = q->block->disk;
     const struct order *o = &q->order;
     struct iovec data[VIRTQ_SIZE_MAX];
-    const struct iovec *out = q->chain.iov + q->chain.readable;
+    const struct iovec *out = q->chain->iov + q->chain->readable;
     size_t parts;
     switch (o->type) {
     case VIRTIO_BLK_T_IN:
-        parts = iov_part(out, q->chain.writable, 0, o->length, data);
+        parts = iov_part(out, q->chain->writable, 0, o->length, data);
         q->result = disk_read(disk, o->offset, data, parts, false, &q->written);
         break;
     case VIRTIO_BLK_T_OUT:
-        parts = iov_part(q->chain.iov, q->chain.readable, sizeof(struct virtio_blk_outhdr), o->length, data);
+        parts = iov_part(q->chain->iov, q->chain->readable, sizeof(struct virtio_blk_outhdr), o->length, data);
         q->result = disk_write(disk, o->offset, data, parts);
         break;
     case VIRTIO_BLK_T_FLUSH:
@@ -116,7 +117,7 @@ static void release(struct request *q)
 // `written` counts from the first writable byte without a gap; the status, at the very end, only when all before it is there.
 static void answer(struct block *b, struct request *q)
 {
-    const struct virtq_chain *c = &q->chain;
+    const struct virtq_chain *c = q->chain;
     uint64_t before_status = c->writable_bytes - STATUS_BYTES;
     iov_write(c->iov + c->readable, c->writable, before_status, &q->status, STATUS_BYTES);
     uint64_t written = q->written == before_status ? c->writable_bytes : q->written;
@@ -183,7 +184,7 @@ static uint8_t check_segment(struct block *b, struct request *q, uint64_t length
     struct virtio_blk_discard_write_zeroes s;
     if (length != sizeof s)
         return refuse(b, VIRTIO_BLK_S_IOERR);
-    iov_read(q->chain.iov, q->chain.readable, sizeof(struct virtio_blk_outhdr), &s, sizeof s);
+    iov_read(q->chain->iov, q->chain->readable, sizeof(struct virtio_blk_outhdr), &s, sizeof s);
     uint32_t sectors = le32toh(s.num_sectors), flags = le32toh(s.flags);
     uint32_t allowed = q->order.type == VIRTIO_BLK_T_WRITE_ZEROES ? VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP : 0;
     if ((flags & ~allowed) != 0)
@@ -212,7 +213,7 @@ static uint8_t check_transfer(struct block *b, struct request *q, uint64_t secto
 // The request's header, copied, and what it asks for.  VIRTIO_BLK_S_OK: for the worker.  Sets q->written of what needs none.
 static uint8_t check(struct block *b, struct request *q, bool *ret_done)
 {
-    const struct virtq_chain *c = &q->chain;
+    const struct virtq_chain *c = q->chain;
     struct virtio_blk_outhdr h;
     if (iov_read(c->iov, c->readable, 0, &h, sizeof h) < sizeof h)
         return refuse(b, VIRTIO_BLK_S_IOERR);
@@ -243,7 +244,7 @@ static bool read_at_once(struct block *b, struct request *q)
     struct iovec data[VIRTQ_SIZE_MAX];
     if (q->order.type != VIRTIO_BLK_T_IN || q->order.length > READ_AT_ONCE_MAX || b->under_way > 0)
         return false;
-    size_t parts = iov_part(q->chain.iov + q->chain.readable, q->chain.writable, 0, q->order.length, data);
+    size_t parts = iov_part(q->chain->iov + q->chain->readable, q->chain->writable, 0, q->order.length, data);
     q->result = disk_read(b->disk, q->order.offset, data, parts, true, &q->written);
     if (q->result < 0)
         return false;
@@ -255,7 +256,7 @@ static bool read_at_once(struct block *b, struct request *q)
 static bool take_request(struct block *b, struct request *q)
 {
     bool done = false;
-    if (q->chain.writable_bytes < STATUS_BYTES) {
+    if (q->chain->writable_bytes < STATUS_BYTES) {
         virtio_break(b->mmio, "a disk request has no room for its status");
         release(q);
         return false;
@@ -286,7 +287,7 @@ static void on_queue(void *device, unsigned queue)
     bool more = true;
     for (; more && budget > 0 && b->free != NULL; budget--) {
         struct request *q = b->free;
-        if (virtio_pop(b->mmio, queue, &q->chain) <= 0) {
+        if (virtio_pop(b->mmio, queue, q->chain) <= 0) {
             more = false;
             break;
         }
@@ -372,6 +373,7 @@ static void make_requests(struct block *b)
         struct request *q = &b->request[i];
         q->job = (struct job){.run = run, .finish = finish};
         q->block = b;
+        q->chain = &b->chain[i];
         release(q);
     }
 }
@@ -399,7 +401,8 @@ int block_new(struct loop *loop, const struct guest_memory *memory, const struct
         .config_bytes = sizeof b->config,
     };
     b->request = calloc(BLOCK_QUEUE_SIZE, sizeof *b->request);
-    int r = b->request == NULL ? -ENOMEM : 0;
+    b->chain = calloc(BLOCK_QUEUE_SIZE, sizeof *b->chain);
+    int r = b->request == NULL || b->chain == NULL ? -ENOMEM : 0;
     if (r == 0) {
         make_requests(b);
         r = workers_new(loop, 1, &b->workers);
@@ -423,6 +426,7 @@ struct block *block_free(struct block *block)
     pthread_cond_destroy(&block->idle);
     pthread_mutex_destroy(&block->gate);
     free(block->request);
+    free(block->chain);
     free(block);
     return NULL;
 }

@@ -84,24 +84,24 @@ static void quiet(struct virtq *q)
 static void listen_from(struct virtq *q, uint16_t index)
 {
     q->listening = true;
+    // Sequentially consistent with the load of the available index that follows: either the driver sees that we listen, or we
+    // see what it added before.
     if (q->state.event_idx)
-        store16(avail_event(q), index, __ATOMIC_RELAXED);
+        store16(avail_event(q), index, __ATOMIC_SEQ_CST);
     else
-        store16(q->used, 0, __ATOMIC_RELAXED);
-    // Either the driver sees that we listen, or we see what it added before.
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        store16(q->used, 0, __ATOMIC_SEQ_CST);
 }
 
 uint16_t virtq_listen(struct virtq *q)
 {
-    listen_from(q, load16(q->avail + RING_IDX, __ATOMIC_ACQUIRE));
-    return load16(q->avail + RING_IDX, __ATOMIC_ACQUIRE);
+    listen_from(q, load16(q->avail + RING_IDX, __ATOMIC_SEQ_CST));
+    return load16(q->avail + RING_IDX, __ATOMIC_SEQ_CST);
 }
 
 // How many chains wait; -EPROTO when more than the queue has room for.
 static int waiting(const struct virtq *q)
 {
-    uint16_t ahead = (uint16_t)(load16(q->avail + RING_IDX, __ATOMIC_ACQUIRE) - q->state.next_avail);
+    uint16_t ahead = (uint16_t)(load16(q->avail + RING_IDX, __ATOMIC_SEQ_CST) - q->state.next_avail);
     return ahead > q->state.size ? -EPROTO : ahead;
 }
 
@@ -234,22 +234,20 @@ void virtq_push(struct virtq *q, uint16_t head, uint32_t written)
     __atomic_store_n((uint32_t *)(void *)(entry + 4), htole32(written), __ATOMIC_RELAXED);
     set_in_flight(q, head, false);
     q->state.next_used++;
-    // The data and the entry before the index.
-    store16(q->used + RING_IDX, q->state.next_used, __ATOMIC_RELEASE);
+    // After the data and the entry; and before virtq_wants_signal asks whether the driver waits for it.
+    store16(q->used + RING_IDX, q->state.next_used, __ATOMIC_SEQ_CST);
 }
 
 bool virtq_wants_signal(struct virtq *q)
 {
-    // The index before the question whether the driver waits for it.
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
     uint16_t now = q->state.next_used;
     if (!q->state.event_idx)
-        return (load16(q->avail, __ATOMIC_RELAXED) & VRING_AVAIL_F_NO_INTERRUPT) == 0;
+        return (load16(q->avail, __ATOMIC_SEQ_CST) & VRING_AVAIL_F_NO_INTERRUPT) == 0;
     uint16_t before = q->signalled_used;
     bool known = q->signalled;
     q->signalled_used = now;
     q->signalled = true;
-    return !known || vring_need_event(load16(used_event(q), __ATOMIC_RELAXED), now, before) != 0;
+    return !known || vring_need_event(load16(used_event(q), __ATOMIC_SEQ_CST), now, before) != 0;
 }
 
 // ---- bytes of a chain ----

@@ -105,15 +105,18 @@ void vsock_on_listener(void *arg, uint32_t events)
     (void)events;
     struct vsock *v = arg;
     virtio_lock(v->mmio);
+    bool possible = true;
     unsigned budget = v->forget || !virtio_active(v->mmio) ? 0 : VIRTIO_BUDGET;
     for (; budget > 0 && vsock_table_has_room(&v->table, false); budget--) {
         cleanup_fd int fd = accept4(v->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
+        if (fd < 0) {
+            possible = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
             break;
+        }
         accept_one(v, &fd);
     }
-    // Without a place, or a driver, clients wait in the listener's queue.
-    if (!virtio_active(v->mmio) || !vsock_table_has_room(&v->table, false))
+    // Without a place, a descriptor or a driver, clients wait in the listener's queue until a connection ends.
+    if (!possible || !virtio_active(v->mmio) || !vsock_table_has_room(&v->table, false))
         watch_set(v->listener_watch, 0);
     virtio_unlock(v->mmio);
 }

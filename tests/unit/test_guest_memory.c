@@ -1,0 +1,90 @@
+// vmm/mem/guest_memory: every address becomes a pointer only together with a length that fits.
+#include "unit.h"
+#include "vmm/mem/guest_memory.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB(n) ((uint64_t)(n) << 20)
+#define GIB(n) ((uint64_t)(n) << 30)
+
+static void sizes(void **state)
+{
+    struct guest_memory *m = (void *)1;
+    static const uint64_t bad[] = {0, MIB(126), MIB(128) - 4096, MIB(129), GIB(64) + MIB(2), UINT64_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(guest_memory_new(bad[i], &m), -EINVAL);
+    assert_ptr_equal(m, (void *)1);
+    static const uint64_t good[] = {MIB(128), MIB(130), GIB(3) - MIB(2), GIB(3), GIB(3) + MIB(2), GIB(5), GIB(64)};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_int_equal(guest_memory_new(good[i], &m), 0);
+        size_t n;
+        const struct guest_region *r = guest_memory_regions(m, &n);
+        assert_int_equal(n, good[i] > GIB(3) ? 2 : 1);
+        assert_int_equal(r[0].start.value, 0);
+        assert_int_equal(r[0].bytes, good[i] > GIB(3) ? GIB(3) : good[i]);
+        if (n == 2) {
+            assert_int_equal(r[1].start.value, GIB(4));
+            assert_int_equal(r[1].bytes, good[i] - GIB(3));
+        }
+        assert_null(guest_memory_free(m));
+    }
+    assert_null(guest_memory_free(NULL));
+}
+
+static void edges(void **state)
+{
+    struct guest_memory *m;
+    assert_int_equal(guest_memory_new(GIB(5), &m), 0);
+    size_t n;
+    const struct guest_region *r = guest_memory_regions(m, &n);
+    assert_ptr_equal(guest_memory_at(m, gpa(0), 1), r[0].host);
+    assert_ptr_equal(guest_memory_at(m, gpa(GIB(3) - 1), 1), (char *)r[0].host + GIB(3) - 1);
+    assert_ptr_equal(guest_memory_at(m, gpa(0), GIB(3)), r[0].host);
+    assert_ptr_equal(guest_memory_at(m, gpa(GIB(4)), GIB(2)), r[1].host);
+    assert_ptr_equal(guest_memory_at(m, gpa(GIB(6) - 8), 8), (char *)r[1].host + GIB(2) - 8);
+    static const struct {
+        uint64_t at;
+        size_t len;
+    } bad[] = {
+        {0, 0},          {GIB(3) - 1, 2},     {GIB(3), 1},          {GIB(4) - 1, 1},         {GIB(4) - 1, 2},
+        {GIB(6) - 8, 9}, {GIB(6), 1},         {0, GIB(3) + 1},      {GIB(3) - 4096, GIB(2)}, {UINT64_MAX, 1},
+        {UINT64_MAX, 2}, {0, SIZE_MAX},       {4096, SIZE_MAX},     {GIB(4), SIZE_MAX},      {UINT64_MAX - 4095, 8192},
+        {GIB(4), 0},     {1, UINT64_MAX - 0}, {GIB(5), GIB(1) + 1},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_null(guest_memory_at(m, gpa(bad[i].at), bad[i].len));
+    guest_memory_free(m);
+}
+
+// One byte before and one behind RAM end the process that touches them.
+static void guards(void **state)
+{
+    struct guest_memory *m;
+    assert_int_equal(guest_memory_new(MIB(128), &m), 0);
+    size_t n;
+    volatile char *host = guest_memory_regions(m, &n)[0].host;
+    host[0] = host[MIB(128) - 1] = 1;
+    for (int side = 0; side < 2; side++) {
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            signal(SIGSEGV, SIG_DFL);
+            host[side == 0 ? (int64_t)-1 : (int64_t)MIB(128)] = 1;
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    }
+    guest_memory_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(edges), cmocka_unit_test(guards)};
+    return cmocka_run_group_tests_name("guest_memory", tests, NULL, NULL);
+}
