@@ -3,7 +3,7 @@
 #include "sys/fdpass.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@ struct control {
     uint64_t faults_before;  // of this process at the last resume
 };
 
-// The engine reads at once; one that does not is as good as gone.
+// Never waits: an engine that does not read its answers is as good as gone.
 static int say(int channel, const struct vmm_message *message)
 {
     ssize_t n = fdpass_send(channel, message, sizeof *message, NULL, 0);
@@ -124,7 +124,9 @@ int control_new(const struct control_config *config, struct control **ret_contro
     if (c == NULL)
         return -ENOMEM;
     c->config = *config;
-    int r = watch_add(config->loop, config->channel, EPOLLIN, on_channel, c, &c->channel);
+    int r = fcntl(config->channel, F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
+    if (r == 0)
+        r = watch_add(config->loop, config->channel, EPOLLIN, on_channel, c, &c->channel);
     if (r == 0)
         r = watch_add(config->loop, machine_ended_fd(config->machine), EPOLLIN, on_ended, c, &c->ended);
     if (r < 0) {

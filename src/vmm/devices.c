@@ -105,8 +105,8 @@ static int make_all(struct devices *d, struct loop *loop, const struct guest_mem
     return o->net >= 0 ? make_net(d, loop, memory, o) : 0;
 }
 
-int devices_new(struct loop *loop, const struct guest_memory *memory, const struct options *options, struct devices **ret_devices,
-                struct err *err)
+int devices_new(struct loop *loop, const struct guest_memory *memory, const struct options *options,
+                struct devices **ret_devices, struct err *err)
 {
     struct devices *d = calloc(1, sizeof *d);
     if (d == NULL)

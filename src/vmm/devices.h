@@ -10,8 +10,8 @@
 struct devices;
 
 // `loop`, `memory` and `options` outlive them.  0, or a negative errno with a sentence in *err.
-int devices_new(struct loop *loop, const struct guest_memory *memory, const struct options *options, struct devices **ret_devices,
-                struct err *err);
+int devices_new(struct loop *loop, const struct guest_memory *memory, const struct options *options,
+                struct devices **ret_devices, struct err *err);
 // When no vCPU runs any more.  NULL is fine; returns NULL.
 struct devices *devices_free(struct devices *devices);
 

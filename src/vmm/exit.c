@@ -76,7 +76,8 @@ void exit_handle(struct kvm_run *run, const struct bus *ports, const struct bus 
         set_end(end, VMM_REASON_SYSTEM_EVENT, "KVM reported system event %u", run->system_event.type);
         break;
     default:
-        set_end(end, VMM_REASON_UNKNOWN_EXIT, "KVM came back with exit %u, which this machine has no use for", run->exit_reason);
+        set_end(end, VMM_REASON_UNKNOWN_EXIT, "KVM came back with exit %u, which this machine has no use for",
+                run->exit_reason);
         break;
     }
     exit_count(&counters->other);
@@ -84,5 +85,6 @@ void exit_handle(struct kvm_run *run, const struct bus *ports, const struct bus 
 
 void exit_run_failed(int r, struct exit_end *end)
 {
-    set_end(end, VMM_REASON_RUN_FAILED, "KVM_RUN failed: %s", strerrorname_np(-r) != NULL ? strerrorname_np(-r) : "unknown error");
+    set_end(end, VMM_REASON_RUN_FAILED, "KVM_RUN failed: %s",
+            strerrorname_np(-r) != NULL ? strerrorname_np(-r) : "unknown error");
 }

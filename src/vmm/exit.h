@@ -1,4 +1,5 @@
-// What is done about each reason for which KVM_RUN comes back.  No threads, no KVM: a function of the shared page and the buses.
+// What is done about each reason for which KVM_RUN comes back.  No threads, no KVM: a function of the shared page and the
+// buses.
 #ifndef VMM_EXIT_H
 #define VMM_EXIT_H
 

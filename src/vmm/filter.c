@@ -18,33 +18,79 @@
 
 static const int devices_calls[] = {
     // waiting and locks
-    SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(epoll_ctl), SCMP_SYS(futex), SCMP_SYS(sched_yield),
-    SCMP_SYS(clock_gettime), SCMP_SYS(clock_nanosleep), SCMP_SYS(nanosleep), SCMP_SYS(restart_syscall), SCMP_SYS(poll),
+    SCMP_SYS(epoll_wait),
+    SCMP_SYS(epoll_pwait),
+    SCMP_SYS(epoll_ctl),
+    SCMP_SYS(futex),
+    SCMP_SYS(sched_yield),
+    SCMP_SYS(clock_gettime),
+    SCMP_SYS(clock_nanosleep),
+    SCMP_SYS(nanosleep),
+    SCMP_SYS(restart_syscall),
+    SCMP_SYS(poll),
     // descriptors that are there
-    SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv), SCMP_SYS(preadv2), SCMP_SYS(write), SCMP_SYS(writev),
-    SCMP_SYS(pwrite64), SCMP_SYS(pwritev), SCMP_SYS(pwritev2), SCMP_SYS(lseek), SCMP_SYS(fsync), SCMP_SYS(fdatasync),
-    SCMP_SYS(fallocate), SCMP_SYS(ftruncate), SCMP_SYS(fstat), SCMP_SYS(close),
+    SCMP_SYS(read),
+    SCMP_SYS(readv),
+    SCMP_SYS(pread64),
+    SCMP_SYS(preadv),
+    SCMP_SYS(preadv2),
+    SCMP_SYS(write),
+    SCMP_SYS(writev),
+    SCMP_SYS(pwrite64),
+    SCMP_SYS(pwritev),
+    SCMP_SYS(pwritev2),
+    SCMP_SYS(lseek),
+    SCMP_SYS(fsync),
+    SCMP_SYS(fdatasync),
+    SCMP_SYS(fallocate),
+    SCMP_SYS(ftruncate),
+    SCMP_SYS(fstat),
+    SCMP_SYS(close),
     // local sockets
-    SCMP_SYS(accept4), SCMP_SYS(sendto), SCMP_SYS(sendmsg), SCMP_SYS(recvfrom), SCMP_SYS(recvmsg), SCMP_SYS(shutdown),
+    SCMP_SYS(accept4),
+    SCMP_SYS(sendto),
+    SCMP_SYS(sendmsg),
+    SCMP_SYS(recvfrom),
+    SCMP_SYS(recvmsg),
+    SCMP_SYS(shutdown),
     // memory
-    SCMP_SYS(munmap), SCMP_SYS(brk), SCMP_SYS(madvise), SCMP_SYS(mremap),
+    SCMP_SYS(munmap),
+    SCMP_SYS(brk),
+    SCMP_SYS(madvise),
+    SCMP_SYS(mremap),
     // itself
-    SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(getrandom), SCMP_SYS(getrusage), SCMP_SYS(rt_sigreturn),
-    SCMP_SYS(rt_sigprocmask), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(rseq), SCMP_SYS(set_robust_list),
+    SCMP_SYS(getpid),
+    SCMP_SYS(gettid),
+    SCMP_SYS(getrandom),
+    SCMP_SYS(getrusage),
+    SCMP_SYS(rt_sigreturn),
+    SCMP_SYS(rt_sigprocmask),
+    SCMP_SYS(exit),
+    SCMP_SYS(exit_group),
+    SCMP_SYS(rseq),
+    SCMP_SYS(set_robust_list),
 #ifdef __SANITIZE_ADDRESS__
-    SCMP_SYS(sigaltstack), SCMP_SYS(sched_getaffinity),
+    SCMP_SYS(sigaltstack),
+    SCMP_SYS(sched_getaffinity),
 #endif
 };
 
 static const int vcpu_calls[] = {
-    SCMP_SYS(futex),        // locks
-    SCMP_SYS(write),        // eventfds
-    SCMP_SYS(rt_sigreturn),  // of the signal that pauses it
-    SCMP_SYS(clock_gettime), // where the vDSO has no clock
+    SCMP_SYS(futex),          // locks
+    SCMP_SYS(write),          // eventfds
+    SCMP_SYS(rt_sigreturn),   // of the signal that pauses it
+    SCMP_SYS(clock_gettime),  // where the vDSO has no clock
     SCMP_SYS(restart_syscall),
 #ifdef __SANITIZE_ADDRESS__
-    SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(madvise), SCMP_SYS(sched_yield), SCMP_SYS(rt_sigprocmask), SCMP_SYS(gettid),
-    SCMP_SYS(getpid), SCMP_SYS(exit), SCMP_SYS(exit_group),
+    SCMP_SYS(mmap),
+    SCMP_SYS(munmap),
+    SCMP_SYS(madvise),
+    SCMP_SYS(sched_yield),
+    SCMP_SYS(rt_sigprocmask),
+    SCMP_SYS(gettid),
+    SCMP_SYS(getpid),
+    SCMP_SYS(exit),
+    SCMP_SYS(exit_group),
 #endif
 };
 

@@ -4,7 +4,8 @@
 //     0x00000500  GDT, IDT               0x00007000  boot parameters ("zero page")
 //     0x00008000  boot stack             0x00009000  page tables (six pages)
 //     0x00020000  command line           0x00021000  setup data (seed)
-//     0x000e0000  ACPI tables            0x00100000  the kernel, from 1 MiB up
+//     0x000e0000  ACPI tables            0x000ffff0  the real-mode reset vector
+//     0x00100000  the kernel, from 1 MiB up
 //     low RAM's end: the initramfs       0xc0000000  hole up to 4 GiB: no RAM
 //     0xd0000000  virtio-mmio, a page each    0xfec00000  I/O APIC    0xfee00000  local APICs
 //     0x100000000 the rest of the RAM
@@ -22,7 +23,8 @@
 #define LAYOUT_SETUP_DATA 0x21000
 #define LAYOUT_LOW_RAM_END 0x9fc00
 #define LAYOUT_ACPI 0xe0000
-#define LAYOUT_ACPI_BYTES 0x20000
+#define LAYOUT_ACPI_BYTES 0x1f000
+#define LAYOUT_RESET_VECTOR 0xffff0
 #define LAYOUT_KERNEL_MIN 0x100000
 // A kernel may say that it takes an initramfs no higher than this.
 #define LAYOUT_INITRAMFS_END UINT64_C(0x7fffffff)

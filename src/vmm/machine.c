@@ -54,7 +54,8 @@ static int make_vcpus(struct machine *m, struct err *err)
 static void on_power(void *arg, enum vmm_reason reason)
 {
     struct machine *m = arg;
-    processors_end(m->processors, reason, reason == VMM_REASON_RESET ? "the guest reset itself" : "the guest powered itself off");
+    processors_end(m->processors, reason,
+                   reason == VMM_REASON_RESET ? "the guest reset itself" : "the guest powered itself off");
 }
 
 static int connect_device(struct machine *m, unsigned n, struct kvm_failure *failure)

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { EXIT_ENDED = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -89,6 +90,7 @@ static int run(struct program *p)
 {
     struct err err = {0};
     signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_DUMPABLE, 0);  // the guest's memory is nobody else's business
     int r = make_parts(p, &err);
     if (r == 0)
         r = make_machine(p, &err);

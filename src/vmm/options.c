@@ -119,7 +119,7 @@ static const char *check_fd(int fd, enum fd_kind kind)
         return S_ISREG(st.st_mode) && (flags & O_ACCMODE) != O_WRONLY ? NULL : "must be a file open for reading";
     case FD_FILE_WRITABLE:
         return S_ISREG(st.st_mode) && writable && (flags & O_APPEND) == 0 ? NULL
-                                                                         : "must be a file open for reading and writing";
+                                                                          : "must be a file open for reading and writing";
     case FD_PACKETS:
         return is_unix_socket(fd, SOCK_SEQPACKET, false) ? NULL : "must be a connected Unix socket of type SOCK_SEQPACKET";
     case FD_LISTENER:
@@ -173,8 +173,8 @@ static int take_mac(uint8_t mac[static 6])
     int end = 0;
     uint8_t m[6];
     if (strlen(optarg) != 17 ||
-        sscanf(optarg, "%2hhx:%2hhx:%2hhx:%2hhx:%2hhx:%2hhx%n", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5], &end) != 6 || end != 17 ||
-        (m[0] & 1) != 0)
+        sscanf(optarg, "%2hhx:%2hhx:%2hhx:%2hhx:%2hhx:%2hhx%n", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5], &end) != 6 ||
+        end != 17 || (m[0] & 1) != 0)
         return bad("mac", "must look like 02:00:00:00:00:02, and not be a group's address", optarg);
     memcpy(mac, m, sizeof m);
     return 0;

@@ -14,7 +14,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-extern const uint8_t probe_guest[], probe_guest_end[];
+extern const uint8_t probe_guest[];
+extern const uint64_t probe_guest_bytes;
 
 // What the guest was about to do when it had reported a step.
 static const char *const next_of[] = {
@@ -63,11 +64,10 @@ static int load(struct probe *p)
     int r = guest_memory_new(BYTES, &p->memory);
     if (r < 0)
         return r;
-    size_t n = (size_t)(probe_guest_end - probe_guest);
-    void *to = guest_memory_at(p->memory, gpa(PROBE_CODE), n);
+    void *to = guest_memory_at(p->memory, gpa(PROBE_CODE), probe_guest_bytes);
     if (to == NULL)
         return -EFAULT;
-    memcpy(to, probe_guest, n);
+    memcpy(to, probe_guest, probe_guest_bytes);
     return start_tables_write(p->memory);
 }
 
@@ -120,7 +120,8 @@ static void on_write(void *arg, uint32_t offset, const void *data, uint32_t len)
 static int run(struct probe *p)
 {
     struct bus ports = {0}, memory = {0};
-    const struct bus_range port = {PROBE_PORT, 1, on_read, on_report, p}, registers = {PROBE_MMIO, 0x1000, on_read, on_write, p};
+    const struct bus_range port = {PROBE_PORT, 1, on_read, on_report, p},
+                           registers = {PROBE_MMIO, 0x1000, on_read, on_write, p};
     bus_add(&ports, &port);
     bus_add(&memory, &registers);
     struct exit_counters counters = {0};

@@ -9,13 +9,13 @@
 
 enum {
     PROBE_DETAIL_MAX = 256,
-    PROBE_EXITS_MAX = 64,   // the guest needs a dozen
+    PROBE_EXITS_MAX = 64,    // the guest needs a dozen
     PROBE_SECONDS_MAX = 20,  // it needs milliseconds, also where everything is emulated
 };
 
 struct probe_result {
     bool works;
-    bool nested_paging;  // the processor translates the guest's addresses; without it a guest is much slower
+    bool nested_paging;             // the processor translates the guest's addresses; without it a guest is much slower
     char detail[PROBE_DETAIL_MAX];  // what did not work
 };
 

@@ -4,7 +4,7 @@
     .section .rodata
     .balign 16
     .globl probe_guest
-    .globl probe_guest_end
+    .globl probe_guest_bytes
     .code64
 
     .macro report step
@@ -126,5 +126,9 @@ fail:
     report PROBE_STEP_WRONG
     hlt
 probe_guest_end:
+
+    .balign 8
+probe_guest_bytes:
+    .quad probe_guest_end - probe_guest
 
     .section .note.GNU-stack, "", @progbits

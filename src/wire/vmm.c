@@ -6,8 +6,8 @@
 
 // Packets are compared and sent as bytes: no padding.
 _Static_assert(sizeof(struct vmm_request) == 2 * sizeof(uint32_t) + sizeof(uint64_t), "padding");
-_Static_assert(sizeof(struct vmm_message) == 6 * sizeof(uint32_t) + sizeof(uint64_t) + sizeof(struct vmm_stats) + VMM_DETAIL_MAX +
-                                                 VMM_CONSOLE_MAX,
+_Static_assert(sizeof(struct vmm_message) ==
+                   6 * sizeof(uint32_t) + sizeof(uint64_t) + sizeof(struct vmm_stats) + VMM_DETAIL_MAX + VMM_CONSOLE_MAX,
                "padding");
 
 enum { DISK_STEP = 4096 };

@@ -5,10 +5,12 @@
 // Each message is one SOCK_SEQPACKET packet of exactly the struct's size, without descriptors; no byte of it is padding.
 //
 // States of a monitor: building -> (STARTED) -> running <-> paused -> (ENDED, said once) -> the process exits.
-// A request in a state it does not fit is answered -EBUSY or -EALREADY and changes nothing.  The end of the channel ends the
-// monitor at once, and with it the guest.
+// A request in a state it does not fit is answered -EALREADY and changes nothing.  The engine has at most VMM_REQUESTS_MAX
+// requests unanswered; a monitor whose answers find no room ends.  The end of the channel, or a packet that is not a request,
+// ends the monitor at once, and with it the guest.
 //
-// Fixed structs, like the jailer's protocol (sys/jail.h), and for the same reason: both sides should parse as little as they can.
+// Fixed structs, like the jailer's protocol (sys/jail.h), and for the same reason: both sides should parse as little as they
+// can.
 #ifndef WIRE_VMM_H
 #define WIRE_VMM_H
 
@@ -22,6 +24,7 @@ enum {
     VMM_MEMORY_MIB_STEP = 2,  // whole large pages
     VMM_VCPUS_MAX = 32,
     VMM_CMDLINE_MAX = 2047,  // bytes, what the x86 boot protocol of a stock kernel takes
+    VMM_REQUESTS_MAX = 16,   // unanswered
     VMM_CONSOLE_MAX = 4096,  // bytes of console in one message
     VMM_DETAIL_MAX = 160,    // with its NUL
     VMM_DISK_BYTES_MAX_LOG2 = 44,
@@ -67,9 +70,9 @@ struct vmm_request {
 struct vmm_stats {
     uint64_t exits_pio;
     uint64_t exits_mmio;
-    uint64_t exits_signal;   // KVM_RUN came back to be paused
+    uint64_t exits_signal;  // KVM_RUN came back to be paused
     uint64_t exits_other;
-    uint64_t unknown_pio;    // accesses nothing answered
+    uint64_t unknown_pio;  // accesses nothing answered
     uint64_t unknown_mmio;
     uint64_t page_faults;    // that the host served for this process
     uint64_t console_bytes;  // the guest ever wrote

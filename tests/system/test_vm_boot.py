@@ -5,6 +5,8 @@ Needs a KVM that can run a stock kernel (sandbox-vmm --probe); skipped with its 
     tests/support/emulated-host --kvm --env SANDBOX_BUILD=$PWD/build ... -- tests/run build --suite system --only vm-boot
 """
 import os
+import re
+import socket
 import sys
 import traceback
 
@@ -17,9 +19,10 @@ INIT = os.environ["SANDBOX_TEST_VM_INIT"]
 class Kernel:
     def __init__(self, path):
         self.fds = {"kernel": vm_rig.vmlinux(path), "initramfs": vm_rig.initramfs(INIT)}
+        self.drivers = vm_rig.initramfs(INIT, vm_rig.modules(path))
 
-    def boot(self, mib=256, vcpus=1, extra="", **kept):
-        return Vm(self.fds, ["--memory-mib", str(mib), "--vcpus", str(vcpus), "--cmdline", f"{CMDLINE} {extra}"], **kept)
+    def boot(self, mib=256, vcpus=1, extra="", **more):
+        return Vm({**self.fds, **more}, ["--memory-mib", str(mib), "--vcpus", str(vcpus), "--cmdline", f"{CMDLINE} {extra}"])
 
 
 def equal(got, wanted, what):
@@ -118,6 +121,39 @@ def nonsense_ends_it(kernel):
             equal(vm.wait(), 0, "exit code")
 
 
+def devices_work_behind_the_filters(kernel):
+    base, delta = os.memfd_create("base"), os.memfd_create("delta")
+    os.write(base, b"this is the base".ljust(1 << 20, b"\0"))
+    listener = socket.socket(socket.AF_UNIX)
+    name = b"\0vm-boot-" + os.urandom(8).hex().encode()
+    listener.bind(name)
+    listener.listen(4)
+    dial, _kept = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    net, _tap = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    fds = {"initramfs": kernel.drivers, "disk": base, "delta": delta, "vsock": listener.fileno(), "vsock-out": dial.fileno(),
+           "net": net.fileno()}
+    with kernel.boot(vcpus=2, extra="vm_test=stay", **fds) as vm:
+        console = vm.console_until("@listening")
+        assert "failed" not in console, console
+        equal(set(re.findall(r"LNRO0005:(\d\d)", console)), {"00", "01", "02", "03"}, "devices")
+        assert "@disk this is the base" in console and "@disk written 1" in console and "@random 1" in console, console
+        equal(os.pread(delta, 1024, 0), b"this is the base".ljust(512, b"\0") + b"w" * 512, "the delta's first block")
+        equal(vm.ask(vm_rig.DISK_RESIZE, 2 << 20).error, 0, "a larger disk")
+        equal(vm.ask(vm_rig.DISK_RESIZE, 1 << 20).error, -22, "a smaller disk")  # EINVAL
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(vm_rig.DEADLINE_S)
+            line.connect(name)
+            line.sendall(b"CONNECT 7\n")
+            reply = line.makefile("rb")
+            assert reply.readline().startswith(b"OK "), "no connection"
+            text = os.urandom(100_000)
+            line.sendall(text)
+            equal(reply.read(len(text)) == text, True, "what came back")
+        vm.console_until("@end")
+        equal(vm.ask(SHUTDOWN).error, 0, "shutdown")
+        ends(vm, "asked")
+
+
 def resize_without_a_disk(kernel):
     with kernel.boot(extra="vm_test=stay") as vm:
         vm.event(STARTED)
@@ -133,7 +169,8 @@ def no_kernel_is_said(kernel):
 
 
 CASES = [one_processor_and_power_off, console_shows_the_shape, four_processors_and_reset, five_gib, smallest, triple_fault,
-         panic_is_a_reset, pause_stands_still, a_lost_engine_ends_it, nonsense_ends_it, resize_without_a_disk, no_kernel_is_said]
+         panic_is_a_reset, pause_stands_still, a_lost_engine_ends_it, nonsense_ends_it, resize_without_a_disk,
+         devices_work_behind_the_filters, no_kernel_is_said]
 
 
 def main():

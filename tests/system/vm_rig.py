@@ -78,13 +78,29 @@ def vmlinux(path):
     return fd
 
 
-def initramfs(init):
-    """A newc archive with `init` as /init, as a memfd."""
-    with open(init, "rb") as file:
-        program = file.read()
+# In the order to load them.
+MODULES = ("virtio/virtio_ring", "virtio/virtio", "virtio/virtio_mmio", "block/virtio_blk", "char/hw_random/virtio-rng",
+           "net/vmw_vsock/vsock", "net/vmw_vsock/vmw_vsock_virtio_transport_common", "net/vmw_vsock/vmw_vsock_virtio_transport")
+
+
+def modules(vmlinuz):
+    """Paths of the virtio drivers that belong to a kernel."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(vmlinuz)), "lib/modules", os.path.basename(vmlinuz)[len("vmlinuz-"):], "kernel")
+    return [os.path.join(folder, name if name.startswith("net/") else "drivers/" + name) + ".ko" for name in MODULES]
+
+
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def initramfs(init, drivers=()):
+    """A newc archive with `init` as /init and the drivers as /modules/00 and so on, as a memfd."""
     out = bytearray()
-    entries = [("dev", 0o040755, b"", 0), ("dev/console", 0o020600, b"", 1), ("init", 0o100755, program, 0), ("TRAILER!!!", 0, b"", 0)]
-    for ino, (name, mode, data, minor) in enumerate(entries, 1):
+    entries = [("dev", 0o040755, b"", 0), ("dev/console", 0o020600, b"", 1), ("init", 0o100755, contents(init), 0),
+               ("modules", 0o040755, b"", 0)]
+    entries += [(f"modules/{i:02}", 0o100644, contents(path), 0) for i, path in enumerate(drivers)]
+    for ino, (name, mode, data, minor) in enumerate(entries + [("TRAILER!!!", 0, b"", 0)], 1):
         fields = (ino, mode, 0, 0, 1, 0, len(data), 0, 0, 5 if minor else 0, minor, len(name) + 1, 0)
         out += b"070701" + b"".join(b"%08X" % n for n in fields) + name.encode() + b"\0"
         out += bytes(-len(out) % 4) + data
@@ -125,12 +141,24 @@ class Vm:
     def ask(self, op, value=0):
         """The answer to a request; events that come before it are kept."""
         self.last_id += 1
-        self.channel.send(REQUEST.pack(op, self.last_id, value))
+        try:
+            self.channel.send(REQUEST.pack(op, self.last_id, value))
+        except BrokenPipeError:
+            raise AssertionError(f"the monitor is gone: {self.last_words()}") from None
         while True:
             message = self.read()
             if message.id == self.last_id:
                 return message
             self.events.append(message)
+
+    def last_words(self):
+        """What a monitor that ended said last."""
+        try:
+            while True:
+                self.events.append(self.read())
+        except (EOFError, OSError):
+            ended = [f"{message.reason} ({message.detail})" for message in self.events if message.op == ENDED]
+            return ended or f"exit status {self.process.wait()}"
 
     def event(self, op):
         """Waits for an event."""

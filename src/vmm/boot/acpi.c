@@ -40,22 +40,22 @@ struct __attribute__((packed)) address {
 // Offsets in the comments are those of the specification.
 struct __attribute__((packed)) fadt {
     struct table_head head;
-    uint32_t facs;                    // 36
-    uint32_t dsdt;                    // 40
-    uint8_t none1[65];                // 44: the fixed hardware a reduced machine does not have
-    uint16_t boot_flags;              // 109
-    uint8_t none2;                    // 111
-    uint32_t flags;                   // 112
-    struct address reset;             // 116
-    uint8_t reset_value;              // 128
-    uint16_t arm_flags;               // 129
-    uint8_t minor_version;            // 131
-    uint64_t x_facs;                  // 132
-    uint64_t x_dsdt;                  // 140
-    uint8_t none3[96];                // 148
-    struct address sleep_control;     // 244
-    struct address sleep_status;      // 256
-    uint8_t hypervisor[8];            // 268
+    uint32_t facs;                 // 36
+    uint32_t dsdt;                 // 40
+    uint8_t none1[65];             // 44: the fixed hardware a reduced machine does not have
+    uint16_t boot_flags;           // 109
+    uint8_t none2;                 // 111
+    uint32_t flags;                // 112
+    struct address reset;          // 116
+    uint8_t reset_value;           // 128
+    uint16_t arm_flags;            // 129
+    uint8_t minor_version;         // 131
+    uint64_t x_facs;               // 132
+    uint64_t x_dsdt;               // 140
+    uint8_t none3[96];             // 148
+    struct address sleep_control;  // 244
+    struct address sleep_status;   // 256
+    uint8_t hypervisor[8];         // 268
 };
 
 struct __attribute__((packed)) madt_head {
@@ -91,7 +91,7 @@ enum {
     BOOT_NO_VGA = 1 << 2,
     BOOT_NO_CMOS = 1 << 5,  // else a kernel waits for a clock that is not there, for seconds
     FLAG_WBINVD = 1 << 0,
-    FLAG_SLEEP_BUTTON = 1 << 5,   // these two: there is none in fixed hardware
+    FLAG_SLEEP_BUTTON = 1 << 5,  // these two: there is none in fixed hardware
     FLAG_POWER_BUTTON = 1 << 4,
     FLAG_RESET_REGISTER = 1 << 10,
     FLAG_HARDWARE_REDUCED = 1 << 20,

@@ -12,8 +12,9 @@
 #include <stdint.h>
 
 struct acpi_shape {
-    unsigned vcpus;   // 1 to LAYOUT_VCPUS_MAX
-    unsigned virtio;  // devices, 0 to LAYOUT_VIRTIO_MAX; the n-th is at LAYOUT_VIRTIO + n pages with interrupt LAYOUT_VIRTIO_GSI + n
+    unsigned vcpus;  // 1 to LAYOUT_VCPUS_MAX
+    unsigned
+        virtio;  // devices, 0 to LAYOUT_VIRTIO_MAX; the n-th is at LAYOUT_VIRTIO + n pages with interrupt LAYOUT_VIRTIO_GSI + n
 };
 
 // Appends all tables to `out`, for the address `base` (a multiple of 16, below 4 GiB), the RSDP first.  Errors are the

@@ -126,7 +126,8 @@ static unsigned hex_digit(char c)
 void aml_name_eisa(struct buf *out, const char name[static 4], const char id[static 7])
 {
     enum { LETTER_BASE = 0x40 };
-    unsigned letters = (unsigned)(id[0] - LETTER_BASE) << 10 | (unsigned)(id[1] - LETTER_BASE) << 5 | (unsigned)(id[2] - LETTER_BASE);
+    unsigned letters =
+        (unsigned)(id[0] - LETTER_BASE) << 10 | (unsigned)(id[1] - LETTER_BASE) << 5 | (unsigned)(id[2] - LETTER_BASE);
     put_name(out, name);
     put8(out, OP_DWORD);
     put8(out, letters >> 8);

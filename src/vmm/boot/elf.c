@@ -53,7 +53,8 @@ static bool holds_entry(const struct elf_segment *s, uint64_t entry)
     return entry >= s->at.value && entry - s->at.value < s->file_bytes;
 }
 
-int elf_plan(const uint8_t *head, size_t n, uint64_t file_bytes, uint64_t ram_end, struct elf_plan *ret_plan, const char **ret_why)
+int elf_plan(const uint8_t *head, size_t n, uint64_t file_bytes, uint64_t ram_end, struct elf_plan *ret_plan,
+             const char **ret_why)
 {
     Elf64_Ehdr h;
     int r = check_header(head, n, &h, ret_why);

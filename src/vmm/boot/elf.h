@@ -29,7 +29,8 @@ struct elf_plan {
 
 // Reads headers.  `head`: the file's first `n` bytes (as many as it has, at most ELF_HEAD_BYTES); `file_bytes`: its size.
 // Everything must lie in [1 MiB, ram_end).  Pure.  0 or -ENOEXEC; then *ret_why is a sentence's end for the user.
-int elf_plan(const uint8_t *head, size_t n, uint64_t file_bytes, uint64_t ram_end, struct elf_plan *ret_plan, const char **ret_why);
+int elf_plan(const uint8_t *head, size_t n, uint64_t file_bytes, uint64_t ram_end, struct elf_plan *ret_plan,
+             const char **ret_why);
 
 // Reads the planned parts from `fd` into memory that is zero.  0 or a negative errno; -EIO if the file ends early.
 int elf_load(const struct elf_plan *plan, int fd, const struct guest_memory *memory);

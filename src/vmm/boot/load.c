@@ -47,7 +47,8 @@ static int load_kernel(int fd, const struct guest_memory *memory, struct elf_pla
 }
 
 // At the top of low memory, where the kernel expects it, and above the kernel.
-static int load_initramfs(int fd, const struct guest_memory *memory, gpa_t kernel_end, struct boot_facts *facts, struct err *err)
+static int load_initramfs(int fd, const struct guest_memory *memory, gpa_t kernel_end, struct boot_facts *facts,
+                          struct err *err)
 {
     enum { PAGE = 4096 };
     uint64_t bytes = 0, top = low_end(memory);

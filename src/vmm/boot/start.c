@@ -3,6 +3,7 @@
 #include "vmm/layout.h"
 
 #include <errno.h>
+#include <string.h>
 
 enum { PTE_PRESENT = 1, PTE_WRITABLE = 2, PTE_LARGE = 0x80, TABLE_ENTRIES = 512, LARGE_SHIFT = 21, GIBS = 4, PAGE = 4096 };
 enum { CR0_PE = 1, CR0_ET = 0x10, CR4_PAE = 0x20, EFER_LME = 0x100, EFER_LMA = 0x400 };
@@ -14,6 +15,26 @@ enum { TYPE_CODE = 11, TYPE_DATA = 3, TYPE_TSS_BUSY = 11 };
 #define GDT_CODE UINT64_C(0x00af9b000000ffff)
 #define GDT_DATA UINT64_C(0x00cf93000000ffff)
 #define GDT_TASK UINT64_C(0x008f8b000000ffff)
+
+static int write_reset_vector(const struct guest_memory *memory)
+{
+    static const uint8_t code[] = {
+        0xba,
+        LAYOUT_RESET & 0xff,
+        LAYOUT_RESET >> 8,  // mov $LAYOUT_RESET, %dx
+        0xb0,
+        LAYOUT_RESET_VALUE,  // mov $LAYOUT_RESET_VALUE, %al
+        0xee,                // out %al, %dx
+        0xf4,
+        0xeb,
+        0xfd,  // hlt, again and again
+    };
+    void *to = guest_memory_at(memory, gpa(LAYOUT_RESET_VECTOR), sizeof code);
+    if (to == NULL)
+        return -EFAULT;
+    memcpy(to, code, sizeof code);
+    return 0;
+}
 
 int start_tables_write(const struct guest_memory *memory)
 {
@@ -31,7 +52,7 @@ int start_tables_write(const struct guest_memory *memory)
     gdt[CODE_SELECTOR / sizeof *gdt] = GDT_CODE;
     gdt[DATA_SELECTOR / sizeof *gdt] = GDT_DATA;
     gdt[TASK_SELECTOR / sizeof *gdt] = GDT_TASK;
-    return 0;
+    return write_reset_vector(memory);
 }
 
 struct kvm_regs start_regs(gpa_t entry)
@@ -52,8 +73,7 @@ void start_sregs(struct kvm_sregs *sregs)
     sregs->cs = (struct kvm_segment){
         .limit = UINT32_MAX, .selector = CODE_SELECTOR, .type = TYPE_CODE, .present = 1, .s = 1, .l = 1, .g = 1};
     sregs->ds = sregs->es = sregs->fs = sregs->gs = sregs->ss = data;
-    sregs->tr =
-        (struct kvm_segment){.limit = 0xfffff, .selector = TASK_SELECTOR, .type = TYPE_TSS_BUSY, .present = 1, .g = 1};
+    sregs->tr = (struct kvm_segment){.limit = 0xfffff, .selector = TASK_SELECTOR, .type = TYPE_TSS_BUSY, .present = 1, .g = 1};
     sregs->gdt = (struct kvm_dtable){.base = LAYOUT_GDT, .limit = GDT_ENTRIES * sizeof(uint64_t) - 1};
     sregs->idt = (struct kvm_dtable){.base = LAYOUT_IDT, .limit = sizeof(uint64_t) - 1};
     sregs->cr0 |= CR0_PE | CR0_ET | CR0_PG;

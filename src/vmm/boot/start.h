@@ -8,7 +8,8 @@
 
 #include <linux/kvm.h>
 
-// Writes page tables (the first 4 GiB, identity) and GDT.  0 or -EFAULT.
+// Writes page tables (the first 4 GiB, identity), GDT, and at the reset vector a few instructions that reset the machine:
+// a kernel that believes in firmware goes there, in real mode, to restart.  0 or -EFAULT.
 int start_tables_write(const struct guest_memory *memory);
 
 // General registers for an entry at `entry`.

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 enum {
-    REG_DATA = 0,    // divisor low
-    REG_IER = 1,     // divisor high
-    REG_IIR = 2,     // write: FCR
+    REG_DATA = 0,  // divisor low
+    REG_IER = 1,   // divisor high
+    REG_IIR = 2,   // write: FCR
     REG_LCR = 3,
     REG_MCR = 4,
     REG_LSR = 5,

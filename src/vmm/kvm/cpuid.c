@@ -71,38 +71,38 @@ static const struct {
     uint32_t function;
     int index;
 } dropped[] = {
-    {3, ANY},             // serial number
-    {5, ANY},             // monitor
-    {0xa, ANY},           // performance counters
-    {LEAF_TOPOLOGY, ANY}, // written anew
-    {0xf, ANY},           // resource monitoring
-    {0x10, ANY},          // resource control
-    {0x12, ANY},          // SGX
-    {0x14, ANY},          // processor trace
-    {0x1b, ANY},          // PCONFIG
-    {0x1c, ANY},          // last branch records
-    {0x1d, ANY},          // AMX
-    {0x1e, ANY},          // AMX
-    {0x1f, ANY},          // topology with dies: the older leaf says it all
-    {0x23, ANY},          // performance counters
-    {LEAF_XSAVE, 3},      // MPX
-    {LEAF_XSAVE, 4},      //
-    {LEAF_XSAVE, 8},      // trace
-    {LEAF_XSAVE, 10},     // PASID
-    {LEAF_XSAVE, 13},     // HDC
-    {LEAF_XSAVE, 14},     // UINTR
-    {LEAF_XSAVE, 15},     // LBR
-    {LEAF_XSAVE, 16},     // HWP
-    {LEAF_XSAVE, 17},     // AMX
-    {LEAF_XSAVE, 18},     //
-    {0x8000000a, ANY},    // SVM
-    {0x8000001b, ANY},    // IBS
-    {0x8000001c, ANY},    // LWP
-    {0x8000001f, ANY},    // memory encryption
-    {0x80000020, ANY},    // resource control
-    {0x80000022, ANY},    // performance counters
-    {0x80000023, ANY},    // memory encryption
-    {0x80000026, ANY},    // topology with dies
+    {3, ANY},              // serial number
+    {5, ANY},              // monitor
+    {0xa, ANY},            // performance counters
+    {LEAF_TOPOLOGY, ANY},  // written anew
+    {0xf, ANY},            // resource monitoring
+    {0x10, ANY},           // resource control
+    {0x12, ANY},           // SGX
+    {0x14, ANY},           // processor trace
+    {0x1b, ANY},           // PCONFIG
+    {0x1c, ANY},           // last branch records
+    {0x1d, ANY},           // AMX
+    {0x1e, ANY},           // AMX
+    {0x1f, ANY},           // topology with dies: the older leaf says it all
+    {0x23, ANY},           // performance counters
+    {LEAF_XSAVE, 3},       // MPX
+    {LEAF_XSAVE, 4},       //
+    {LEAF_XSAVE, 8},       // trace
+    {LEAF_XSAVE, 10},      // PASID
+    {LEAF_XSAVE, 13},      // HDC
+    {LEAF_XSAVE, 14},      // UINTR
+    {LEAF_XSAVE, 15},      // LBR
+    {LEAF_XSAVE, 16},      // HWP
+    {LEAF_XSAVE, 17},      // AMX
+    {LEAF_XSAVE, 18},      //
+    {0x8000000a, ANY},     // SVM
+    {0x8000001b, ANY},     // IBS
+    {0x8000001c, ANY},     // LWP
+    {0x8000001f, ANY},     // memory encryption
+    {0x80000020, ANY},     // resource control
+    {0x80000022, ANY},     // performance counters
+    {0x80000023, ANY},     // memory encryption
+    {0x80000026, ANY},     // topology with dies
 };
 
 static uint32_t *reg_of(struct kvm_cpuid_entry2 *e, enum reg reg)
@@ -215,8 +215,7 @@ static void write_topology(struct cpuid_table *table, unsigned vcpus, unsigned i
     if (first == NULL || first->eax < LEAF_TOPOLOGY)
         return;
     const uint32_t flags = KVM_CPUID_FLAG_SIGNIFCANT_INDEX;
-    add(table, (struct kvm_cpuid_entry2){
-                   .function = LEAF_TOPOLOGY, .flags = flags, .ebx = 1, .ecx = TYPE_THREAD, .edx = id});
+    add(table, (struct kvm_cpuid_entry2){.function = LEAF_TOPOLOGY, .flags = flags, .ebx = 1, .ecx = TYPE_THREAD, .edx = id});
     add(table, (struct kvm_cpuid_entry2){.function = LEAF_TOPOLOGY,
                                          .index = 1,
                                          .flags = flags,

@@ -112,8 +112,8 @@ static int build(struct vm *vm, const struct guest_memory *memory, struct kvm_fa
     return r < 0 ? r : 0;
 }
 
-int vm_new(const struct kvm_ops *ops, int kvm, const struct guest_memory *memory, unsigned vcpus, struct kvm_failure *ret_failure,
-           struct vm **ret_vm)
+int vm_new(const struct kvm_ops *ops, int kvm, const struct guest_memory *memory, unsigned vcpus,
+           struct kvm_failure *ret_failure, struct vm **ret_vm)
 {
     int r = check_kvm(ops, kvm, vcpus, ret_failure);
     if (r < 0)

@@ -24,8 +24,8 @@ struct kvm_failure {
 // Checks that this KVM has what the monitor needs (version, capabilities, `vcpus`), then makes a VM over `memory`, with
 // interrupt chips.  `kvm` is the opened /dev/kvm; it, `ops` and `memory` stay the caller's and must outlive the VM.
 // 0, or a negative errno with *ret_failure saying where; -ENOTSUP when something is missing.
-int vm_new(const struct kvm_ops *ops, int kvm, const struct guest_memory *memory, unsigned vcpus, struct kvm_failure *ret_failure,
-           struct vm **ret_vm);
+int vm_new(const struct kvm_ops *ops, int kvm, const struct guest_memory *memory, unsigned vcpus,
+           struct kvm_failure *ret_failure, struct vm **ret_vm);
 // All vCPUs must be gone.  Closing a VM that had ioeventfds takes the kernel 13 to 24 ms.  NULL is fine; returns NULL.
 struct vm *vm_free(struct vm *vm);
 

@@ -1,14 +1,34 @@
-// PID 1 of the microVMs that test_vm_boot.py starts: says what it sees on the console, then does what the kernel's command line
-// asks for (vm_test=...), so that the monitor has an end to notice.
+// PID 1 of the microVMs that test_vm_boot.py starts: loads the modules its initramfs has, says what it sees on the console,
+// then does what the kernel's command line asks for (vm_test=...), so that the monitor has an end to notice.
+#include <fcntl.h>
+#include <linux/vm_sockets.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { MODULES_MAX = 64, SECTOR = 512, ECHO_PORT = 7 };
+
+static void load_modules(void)
+{
+    for (int i = 0; i < MODULES_MAX; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "/modules/%02d", i);
+        int fd = open(path, O_RDONLY);
+        if (fd < 0)
+            return;
+        if (syscall(SYS_finit_module, fd, "", 0) != 0)
+            printf("@module %s failed\n", path);
+        close(fd);
+    }
+}
 
 static void say_devices(void)
 {
@@ -43,6 +63,48 @@ static void visit_processors(void)
     }
 }
 
+// Reads the first sector, writes the second, and waits until it is on the disk.
+static void use_disk(void)
+{
+    char sector[SECTOR] = "";
+    int fd = open("/dev/vda", O_RDWR);
+    if (fd < 0)
+        return;
+    if (pread(fd, sector, sizeof sector, 0) == SECTOR)
+        printf("@disk %.20s\n", sector);
+    memset(sector, 'w', sizeof sector);
+    printf("@disk written %d\n", pwrite(fd, sector, sizeof sector, SECTOR) == SECTOR && fsync(fd) == 0);
+    close(fd);
+}
+
+static void use_random(void)
+{
+    char bytes[64] = "";
+    static const char none[64];
+    int fd = open("/dev/hwrng", O_RDONLY);
+    if (fd < 0)
+        return;
+    printf("@random %d\n", read(fd, bytes, sizeof bytes) > 0 && memcmp(bytes, none, sizeof none) != 0);
+    close(fd);
+}
+
+// Sends back what one connection brings.
+static void echo_once(void)
+{
+    struct sockaddr_vm at = {.svm_family = AF_VSOCK, .svm_port = ECHO_PORT, .svm_cid = VMADDR_CID_ANY};
+    int listener = socket(AF_VSOCK, SOCK_STREAM, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 1) != 0)
+        return;
+    printf("@listening\n");
+    int fd = accept(listener, NULL, NULL);
+    char bytes[4096];
+    for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0;)
+        if (write(fd, bytes, (size_t)n) != n)
+            break;
+    close(fd);
+    close(listener);
+}
+
 int main(void)
 {
     char cmdline[4096] = "";
@@ -50,6 +112,8 @@ int main(void)
     mkdir("/sys", 0755);
     mount("proc", "/proc", "proc", 0, NULL);
     mount("sysfs", "/sys", "sysfs", 0, NULL);
+    mount("devtmpfs", "/dev", "devtmpfs", 0, NULL);
+    setvbuf(stdout, NULL, _IOLBF, 0);
     FILE *file = fopen("/proc/cmdline", "r");
     if (file != NULL) {
         if (fgets(cmdline, sizeof cmdline, file) == NULL)
@@ -59,10 +123,13 @@ int main(void)
     struct sysinfo info;
     sysinfo(&info);
     printf("@up processors=%d mib=%llu\n", get_nprocs(), (unsigned long long)info.totalram * info.mem_unit >> 20);
+    load_modules();
     say_devices();
     visit_processors();
+    use_disk();
+    use_random();
+    echo_once();
     printf("@end\n");
-    fflush(stdout);
     if (strstr(cmdline, "vm_test=off") != NULL)
         reboot(RB_POWER_OFF);
     if (strstr(cmdline, "vm_test=reset") != NULL)

@@ -1,0 +1,235 @@
+// The line between engine and monitor, over a KVM that is not there: this test is the engine.
+#include "base/cleanup.h"
+#include "fake_kvm.h"
+#include "unit.h"
+#include "vmm/control.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+enum { DEADLINE_S = 30 };
+#define MIB (UINT64_C(1) << 20)
+
+struct rig {
+    struct fake_kvm fake;
+    struct guest_memory *memory;
+    struct machine *machine;
+    struct loop *loop;
+    struct control *control;
+    int engine, channel;
+    uint64_t resized;
+    pthread_t thread;
+    bool joined;
+    int result;
+};
+
+static int run_until_kicked(struct fake_kvm *fake, int fd, struct kvm_run *run)
+{
+    if (__atomic_load_n(&run->immediate_exit, __ATOMIC_SEQ_CST))
+        return -EINTR;
+    if (__atomic_exchange_n((bool *)fake->run_arg, false, __ATOMIC_SEQ_CST)) {
+        run->exit_reason = KVM_EXIT_SHUTDOWN;
+        return 0;
+    }
+    run->exit_reason = KVM_EXIT_IO;
+    run->io.direction = KVM_EXIT_IO_OUT;
+    run->io.port = 0x3f8;
+    run->io.size = 1;
+    run->io.count = 3;
+    run->io.data_offset = 4096;
+    memcpy((uint8_t *)run + 4096, "abc", 3);
+    sched_yield();
+    return 0;
+}
+
+static int resize(void *arg, uint64_t bytes)
+{
+    struct rig *rig = arg;
+    rig->resized = bytes;
+    return -ENOSPC;
+}
+
+static bool faults;
+
+static void *run_loop(void *arg)
+{
+    struct rig *rig = arg;
+    rig->result = loop_run(rig->loop);
+    return NULL;
+}
+
+static void start(struct rig *rig)
+{
+    memset(rig, 0, sizeof *rig);
+    faults = false;
+    fake_kvm_init(&rig->fake);
+    rig->fake.run = run_until_kicked;
+    rig->fake.run_arg = &faults;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    rig->engine = ends[0];
+    rig->channel = ends[1];
+    struct timeval deadline = {.tv_sec = DEADLINE_S};
+    setsockopt(rig->engine, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+    assert_int_equal(guest_memory_new(128 * MIB, &rig->memory), 0);
+    assert_int_equal(loop_new(&rig->loop), 0);
+    const struct machine_config machine = {
+        .ops = &rig->fake.ops, .kvm = FAKE_KVM_FD, .memory = rig->memory, .vcpus = 2, .entry = gpa(0x100000)};
+    struct err err;
+    assert_int_equal(machine_new(&machine, &rig->machine, &err), 0);
+    const struct control_config config = {
+        .loop = rig->loop, .channel = rig->channel, .machine = rig->machine, .resize = resize, .arg = rig};
+    assert_int_equal(control_new(&config, &rig->control), 0);
+    assert_int_equal(control_start(rig->control), 0);
+    assert_int_equal(pthread_create(&rig->thread, NULL, run_loop, rig), 0);
+}
+
+static struct vmm_message next(struct rig *rig)
+{
+    static uint8_t packet[sizeof(struct vmm_message) + 1];
+    struct vmm_message m;
+    ssize_t n = recv(rig->engine, packet, sizeof packet, 0);
+    assert_true(n > 0);
+    assert_int_equal(vmm_message_check(packet, (size_t)n, &m), 0);
+    return m;
+}
+
+static void ask(struct rig *rig, uint32_t op, uint32_t id, uint64_t value)
+{
+    const struct vmm_request q = {.op = op, .id = id, .value = value};
+    assert_int_equal(send(rig->engine, &q, sizeof q, 0), sizeof q);
+}
+
+static struct vmm_message answer(struct rig *rig, uint32_t op, uint64_t value)
+{
+    ask(rig, op, 77, value);
+    struct vmm_message m = next(rig);
+    assert_int_equal(m.op, op);
+    assert_int_equal(m.id, 77);
+    return m;
+}
+
+// Joins the loop, which must be at its end.
+static void stop(struct rig *rig)
+{
+    if (!rig->joined)
+        pthread_join(rig->thread, NULL);
+    assert_int_equal(rig->result, 0);
+    control_free(rig->control);
+    loop_free(rig->loop);
+    machine_free(rig->machine);
+    guest_memory_free(rig->memory);
+    close_fd(&rig->engine);
+    close_fd(&rig->channel);
+}
+
+static void requests_are_answered(void **state)
+{
+    static struct rig rig;
+    start(&rig);
+    struct vmm_message m = next(&rig);
+    assert_int_equal(m.op, VMM_OP_STARTED);
+    assert_int_equal(answer(&rig, VMM_OP_RESUME, 0).error, -EALREADY);
+    do
+        m = answer(&rig, VMM_OP_CONSOLE, 0);
+    while (m.console_len < VMM_CONSOLE_MAX);
+    assert_int_equal(answer(&rig, VMM_OP_PAUSE, 0).error, 0);
+    assert_int_equal(answer(&rig, VMM_OP_PAUSE, 0).error, -EALREADY);
+    m = answer(&rig, VMM_OP_STATS, 0);
+    assert_true(m.stats.exits_pio * 3 == m.stats.console_bytes && m.stats.console_bytes >= VMM_CONSOLE_MAX);
+    assert_int_equal(answer(&rig, VMM_OP_STATS, 0).stats.exits_pio, m.stats.exits_pio);
+    assert_int_equal(answer(&rig, VMM_OP_DISK_RESIZE, 1 << 20).error, -ENOSPC);
+    assert_int_equal(rig.resized, 1 << 20);
+    assert_int_equal(answer(&rig, VMM_OP_RESUME, 0).error, 0);
+    assert_int_equal(answer(&rig, VMM_OP_SHUTDOWN, 0).error, 0);
+    m = next(&rig);
+    assert_int_equal(m.op, VMM_OP_ENDED);
+    assert_int_equal(m.reason, VMM_REASON_ASKED);
+    stop(&rig);
+}
+
+static void as_many_as_agreed_may_wait(void **state)
+{
+    static struct rig rig;
+    start(&rig);
+    for (uint32_t i = 1; i <= VMM_REQUESTS_MAX; i++)
+        ask(&rig, VMM_OP_CONSOLE, i, 0);
+    assert_int_equal(next(&rig).op, VMM_OP_STARTED);
+    for (uint32_t i = 1; i <= VMM_REQUESTS_MAX; i++)
+        assert_int_equal(next(&rig).id, i);
+    // An engine that never reads is given up in the end: its loop stops, whatever else there is to ask.
+    void *none;
+    while (pthread_tryjoin_np(rig.thread, &none) != 0) {
+        const struct vmm_request q = {.op = VMM_OP_CONSOLE, .id = 1};
+        if (send(rig.engine, &q, sizeof q, MSG_DONTWAIT) < 0)
+            sched_yield();
+    }
+    rig.joined = true;
+    stop(&rig);
+}
+
+static void a_fault_is_the_end(void **state)
+{
+    static struct rig rig;
+    start(&rig);
+    assert_int_equal(next(&rig).op, VMM_OP_STARTED);
+    __atomic_store_n(&faults, true, __ATOMIC_SEQ_CST);
+    struct vmm_message m = next(&rig);
+    assert_int_equal(m.op, VMM_OP_ENDED);
+    assert_int_equal(m.reason, VMM_REASON_TRIPLE_FAULT);
+    assert_non_null(strstr(m.detail, "triple fault"));
+    stop(&rig);
+}
+
+static void nonsense_and_silence_end_it(void **state)
+{
+    static struct rig rig;
+    static const uint8_t zeros[sizeof(struct vmm_request) * 2];
+    const struct vmm_request bad = {.op = VMM_OP_PAUSE, .id = 1, .value = 1};
+    for (int i = 0; i < 5; i++) {
+        start(&rig);
+        assert_int_equal(next(&rig).op, VMM_OP_STARTED);
+        if (i == 0)
+            close_fd(&rig.engine);
+        else if (i == 1)
+            assert_int_equal(send(rig.engine, &bad, sizeof bad, 0), sizeof bad);
+        else
+            send(rig.engine, zeros, i == 2 ? 1 : i == 3 ? sizeof bad : sizeof zeros, 0);
+        stop(&rig);
+    }
+}
+
+static void a_failure_is_said_plainly(void **state)
+{
+    static struct rig rig;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    char text[2 * VMM_DETAIL_MAX];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    memcpy(text, "line\n\x80", 6);
+    control_say_failed(ends[1], text);
+    rig.engine = ends[0];
+    struct vmm_message m = next(&rig);
+    assert_int_equal(m.reason, VMM_REASON_SETUP_FAILED);
+    assert_int_equal(strlen(m.detail), VMM_DETAIL_MAX - 1);
+    assert_memory_equal(m.detail, "line??xx", 8);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(requests_are_answered),     cmocka_unit_test(as_many_as_agreed_may_wait),
+        cmocka_unit_test(a_fault_is_the_end),        cmocka_unit_test(nonsense_and_silence_end_it),
+        cmocka_unit_test(a_failure_is_said_plainly),
+    };
+    return cmocka_run_group_tests_name("vmm_control", tests, NULL, NULL);
+}
