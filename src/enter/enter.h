@@ -47,9 +47,8 @@ enum enter_step {
 
 enum { ENTER_GROUPS_MAX = 8 };
 
-<<<<<<< HEAD:src/jailer/enter.h
-// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume, or
-// without a log, anything stands in its place.
+// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume,
+// a disk or a log, anything stands in its place.
 enum {
     ENTER_FD_TEMPLATE,
     ENTER_FD_DISK,
@@ -60,11 +59,6 @@ enum {
     ENTER_FD_LOG,
     ENTER_FDS
 };
-=======
-// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume,
-// a disk or a log, anything stands in its place.
-enum { ENTER_FD_TEMPLATE, ENTER_FD_DISK, ENTER_FD_VOLUME, ENTER_FD_AGENT, ENTER_FD_CONTROL, ENTER_FD_LOG, ENTER_FDS };
->>>>>>> wt-guest:src/enter/enter.h
 
 struct enter_order {
     uint32_t groups;
