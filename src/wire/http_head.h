@@ -94,8 +94,9 @@ int http_head_find(struct http_scan *scan, const char *bytes, size_t n, size_t *
 struct http_field {
     struct http_text name;
     struct http_text value;  // without the spaces around it
-    // Concerns this connection only and is not forwarded: Connection, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding,
-    // Upgrade, and whatever a Connection field names.
+    // Concerns this connection only and is not forwarded: Connection, Keep-Alive, Proxy-Connection, Proxy-Authenticate,
+    // Proxy-Authorization, Proxy-Authentication-Info, TE, Trailer, Transfer-Encoding, Upgrade, and whatever a Connection field
+    // names.
     bool hop;
 };
 
