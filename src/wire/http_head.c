@@ -196,6 +196,13 @@ static refusal parse_length(struct http_text t, uint64_t *ret)
     return HTTP_FINE;
 }
 
+// Whether the value goes to the end of its line.  Readers differ about spaces behind it, and what frames the body must not be
+// in doubt.
+static bool ends_line(const struct http_field *f)
+{
+    return f->value.at[f->value.n] == '\r';
+}
+
 static refusal read_framing(const struct http_fields *fields, unsigned minor, struct framing *ret)
 {
     *ret = (struct framing){.chunked = false};
@@ -204,13 +211,15 @@ static refusal read_framing(const struct http_fields *fields, unsigned minor, st
         refusal why = parse_length(f->value, &length);
         if (why != HTTP_FINE)
             return why;
+        if (!ends_line(f))
+            return HTTP_BAD_LENGTH;
         if (ret->has_length && length != ret->length)
             return HTTP_LENGTHS_DIFFER;
         ret->has_length = true;
         ret->length = length;
     }
     for (EACH_FIELD(f, fields, HTTP_TEXT("transfer-encoding"))) {
-        if (ret->chunked || !http_text_is(f->value, HTTP_TEXT("chunked")))
+        if (ret->chunked || !http_text_is(f->value, HTTP_TEXT("chunked")) || !ends_line(f))
             return HTTP_BAD_CODING;
         ret->chunked = true;
     }

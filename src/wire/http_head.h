@@ -13,9 +13,10 @@
 //
 // What is refused though other readers take it: a bare LF or CR, bytes below 0x20 other than TAB, 0x7F, a folded line, a space
 // before a colon or at the start of a line, anything but one space between the parts of the first line, a second Host, a
-// missing Host (HTTP/1.1), Content-Lengths that differ or are lists, Content-Length together with Transfer-Encoding (but see
-// HTTP_CHUNKED_WINS), transfer codings other than a single `chunked`, a coding in HTTP/1.0, a body announced in a 1xx or 204,
-// user names and fragments in a target. One empty line before a request is passed over (RFC 9112, 2.2).
+// missing Host (HTTP/1.1), Content-Lengths that differ or are lists, spaces behind what frames a body, Content-Length together
+// with Transfer-Encoding (but see HTTP_CHUNKED_WINS), transfer codings other than a single `chunked`, a coding in HTTP/1.0, a
+// body announced in a 1xx or 204, user names and fragments in a target. One empty line before a request is passed over (RFC
+// 9112, 2.2).
 #ifndef WIRE_HTTP_HEAD_H
 #define WIRE_HTTP_HEAD_H
 
@@ -94,8 +95,9 @@ int http_head_find(struct http_scan *scan, const char *bytes, size_t n, size_t *
 struct http_field {
     struct http_text name;
     struct http_text value;  // without the spaces around it
-    // Concerns this connection only and is not forwarded: Connection, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding,
-    // Upgrade, and whatever a Connection field names.
+    // Concerns this connection only and is not forwarded: Connection, Keep-Alive, Proxy-Connection, Proxy-Authenticate,
+    // Proxy-Authorization, Proxy-Authentication-Info, TE, Trailer, Transfer-Encoding, Upgrade, and whatever a Connection field
+    // names.
     bool hop;
 };
 

@@ -138,12 +138,12 @@ void stream_read_llhttp(const uint8_t *bytes, size_t n, const char *method, size
     ret->refused = ret->ended || e == HPE_PAUSED ? HPE_OK : (int)e;
 }
 
-// What llhttp may refuse of what we take: methods and targets it does not know, the same Content-Length twice, a response that
-// ends too early, more messages than are counted here, a preface of HTTP/2.
+// What llhttp may refuse of what we take: methods and targets it does not know, the same Content-Length twice, a second
+// extension of a chunk, a response that ends too early, more messages than are counted here, a preface of HTTP/2.
 static bool may_refuse(int e)
 {
     return e == HPE_INVALID_METHOD || e == HPE_INVALID_URL || e == HPE_INVALID_CONSTANT || e == HPE_UNEXPECTED_CONTENT_LENGTH ||
-           e == HPE_INVALID_EOF_STATE || e == HPE_USER || e == HPE_PAUSED_H2_UPGRADE;
+           e == HPE_INVALID_CHUNK_SIZE || e == HPE_INVALID_EOF_STATE || e == HPE_USER || e == HPE_PAUSED_H2_UPGRADE;
 }
 
 const char *stream_difference(const struct stream *ours, const struct stream *theirs)

@@ -49,6 +49,7 @@ static const struct probe probes[] = {
     {"TE identity", TEXT(POST "Transfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello"), 400, 400, 0, 0},
     {"TE list", TEXT(POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 400, 400, 0, 0},
     {"TE twice", TEXT(POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n"), 400, 400, 0, 0},
+    {"TE with a tab behind it", TEXT(POST "Transfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n"), 400, 400, 0, 0},
     {"TE quoted", TEXT(POST "Transfer-Encoding: 'chunked'\r\n\r\n0\r\n\r\n"), 400, 400, 0, 0},
     {"TE in HTTP/1.0", TEXT("POST / HTTP/1.0\r\n" H "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 400, 0, 0},
     {"TE hidden by a CR", TEXT(POST "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 400, 0, 0},
