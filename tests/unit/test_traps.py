@@ -61,8 +61,8 @@ def codes():
 
 def limits():
     """The constants are there."""
-    sources = [read(folder, name) for folder in ("include", "src/wire", "src/engine", "src/cli", "src/sys", "src/agent")
-               for name in os.listdir(os.path.join(ROOT, folder)) if name.endswith(".h") or name.endswith(".c")]
+    sources = [read(folder, name) for top in ("include", "src") for folder, _, names in os.walk(os.path.join(ROOT, top))
+               for name in names if name.endswith((".h", ".c"))]
     troubles = []
     for row in rows("limits.md"):
         cells = row.split("|")
