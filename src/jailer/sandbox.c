@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 enum {
-    ENTER_WAIT_S = 10,   // longest a child may take between two words
+    ENTER_WAIT_S = 30,   // longest a child may take between two words
     REMOVE_STEP_MS = 2,  // cgroups of a dead process stay busy for a moment
     REMOVE_WAIT_MS = 10000,
 };
