@@ -66,6 +66,7 @@ struct sandbox {
     struct timer deadline;
 
     // While it ends.
+    bool group_stays;  // it could not be removed: what is in it may still live, so nobody else gets its ids
     int wait_status;
     bool out_of_memory;
     struct timer retry;
@@ -428,7 +429,8 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     release(s->host->releases, take_fd(&s->disk));
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
-    uid_slots_give(s->host->uids, s->uid_slot);
+    if (!s->group_stays)
+        uid_slots_give(s->host->uids, s->uid_slot);
     free(s);
     return NULL;
 }
@@ -511,8 +513,12 @@ static void abandon(struct sandbox *s)
     if (s->group == NULL)
         return;
     uint64_t deadline = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
-    while (cgroup_group_remove(s->group) == -EBUSY && mono_ns() < deadline)
+    int r;
+    while ((r = cgroup_group_remove(s->group)) == -EBUSY && mono_ns() < deadline)
         usleep(REMOVE_STEP_MS * 1000);
+    s->group_stays = r < 0;
+    if (r < 0)
+        log_error("cgroup_not_removed", log_i64("uid_slot", s->uid_slot), log_errno(r));
 }
 
 int sandbox_start(struct host *host, const struct sandbox_plan *plan, const struct sandbox_handler *handler, void *arg,
@@ -589,12 +595,19 @@ static int release_volume(struct sandbox *s)
     return r;
 }
 
+// What is in the way may be gone in a moment.
+static bool worth_another_try(int error)
+{
+    return error == -EBUSY || error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+}
+
 static void finish(struct sandbox *s)
 {
     int r = cgroup_group_remove(s->group);
+    s->group_stays = r < 0;
     if (r == 0)
         r = release_volume(s);
-    if (r == -EBUSY && mono_ns() < s->give_up_ns) {
+    if (worth_another_try(r) && mono_ns() < s->give_up_ns) {
         timer_set(s->host->loop, &s->retry, mono_ns() + REMOVE_STEP_MS * NS_PER_MS);
         return;
     }

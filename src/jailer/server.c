@@ -409,6 +409,31 @@ static void on_gone(void *arg, int wait_status, bool out_of_memory)
 
 static const struct sandbox_handler cell_handler = {.on_started = on_started, .on_gone = on_gone};
 
+// What keeps descriptors of this process is refused while there are still some for what must not fail: the ends of sandboxes.
+static const bool takes_descriptors[JAIL_OP_END_] = {
+    [JAIL_OP_PROBE] = true, [JAIL_OP_PROBE_VM] = true, [JAIL_OP_MOUNT] = true,  [JAIL_OP_IMAGE] = true,
+    [JAIL_OP_START] = true, [JAIL_OP_START_VM] = true, [JAIL_OP_KERNEL] = true, [JAIL_OP_VOLUME_CREATE] = true,
+};
+
+static bool room_for_descriptors(const struct server *s)
+{
+    int fds[JAILER_SPARE_FDS];
+    int n = 0;
+    while (n < JAILER_SPARE_FDS && (fds[n] = fcntl(s->channel, F_DUPFD_CLOEXEC, 3)) >= 0)
+        n++;
+    bool room = n == JAILER_SPARE_FDS;
+    while (n > 0)
+        close(fds[--n]);
+    return room;
+}
+
+static void answer_no_room(struct server *s, const struct jail_request *q)
+{
+    struct jail_reply a = {.op = q->op, .id = q->id, .error = -EMFILE};
+    snprintf(a.detail, sizeof a.detail, "sandbox-jailer has too few descriptors left (RLIMIT_NOFILE)");
+    tell(s, &a);
+}
+
 static void on_request(void *arg, uint32_t events)
 {
     (void)events;
@@ -416,10 +441,20 @@ static void on_request(void *arg, uint32_t events)
     struct jail_request q;
     int fds[JAIL_FDS_MAX];
     int r = jail_receive(s->channel, &q, fds);
+    if (r == -EMFILE) {
+        answer_no_room(s, &q);
+        return;
+    }
     if (r <= 0) {
         if (r < 0)
             log_error("engine_broke_the_protocol", log_errno(r));
         server_stop(s);
+        return;
+    }
+    if (takes_descriptors[q.op] && !room_for_descriptors(s)) {
+        for (int i = 0; i < JAIL_FDS_MAX; i++)
+            close_fd(&fds[i]);
+        answer_no_room(s, &q);
         return;
     }
     struct jail_reply a = {.op = q.op, .id = q.id};

@@ -330,7 +330,7 @@ void volume_forget(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
 int volume_released(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
 {
     cleanup_fd int file = open_locked(v, id);
-    if (file == -EBUSY)
+    if (file < 0 && file != -ENOENT)
         return file;
     volume_forget(v, id);
     return 0;

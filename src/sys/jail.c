@@ -102,8 +102,13 @@ int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[stat
     ssize_t n = fdpass_recv(channel, &request, sizeof request, fds, &count);
     if (n <= 0)
         return (int)n;
-    if ((size_t)n != sizeof request || jail_check(&request, count) < 0) {
-        for (size_t i = 0; i < count; i++)
+    bool whole = (size_t)n == sizeof request;
+    if (whole && count == FDPASS_LOST && request.op < JAIL_OP_END_ && jail_check(&request, shape[request.op].fds) == 0) {
+        *ret_request = request;
+        return -EMFILE;
+    }
+    if (!whole || jail_check(&request, count) < 0) {
+        for (size_t i = 0; i < JAIL_FDS_MAX && count != FDPASS_LOST && i < count; i++)
             close_fd(&fds[i]);
         return -EPROTO;
     }

@@ -125,7 +125,8 @@ bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID]);
 
 // Receives one request and checks everything that can be checked without knowing the jailer's state: size, op, ranges,
 // alphabets, reserved fields, number of descriptors.  1: *ret_request is good, and ret_fds are the descriptors that came along
-// (the rest is -1; the caller owns them).  0: the engine is gone.  -EPROTO: a bad message (the jailer gives up on this engine).
+// (the rest is -1; the caller owns them).  0: the engine is gone.  -EMFILE: the request is good, but there was no free number
+// for its descriptors; *ret_request is to be answered with that.  -EPROTO: a bad message (the jailer gives up on this engine).
 int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[static JAIL_FDS_MAX]);
 // The check of jail_receive, apart, for tests and the fuzzer.
 int jail_check(const struct jail_request *request, size_t fds);

@@ -322,7 +322,7 @@ class System:
     """One jailer and its engine over a folder of its own, with a template store of its own."""
     engine_uids = iter(range(52000 + os.getpid() % 1000 * 8, 65000))
 
-    def __init__(self, folder, instance=None, state=None, run=None, engine_args=("--set", "pool_auto=0")):
+    def __init__(self, folder, instance=None, state=None, run=None, engine_args=("--set", "pool_auto=0"), prefix=()):
         self.folder = folder
         self.instance = instance or f"t{os.getpid()}-{os.path.basename(folder)}"
         self.state = state or os.path.join(folder, "state")
@@ -330,6 +330,7 @@ class System:
         self.templates = os.path.join(folder, "templates")
         self.log = os.path.join(folder, "log.jsonl")
         self.engine_args = engine_args
+        self.prefix = prefix  # of the jailer's command, which it becomes in the end
         self.uid = next(self.engine_uids)
         self.process = None
         self.log_start = 0
@@ -347,7 +348,7 @@ class System:
         self.log_start = os.path.getsize(self.log) if os.path.exists(self.log) else 0
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [BUILD + "/src/jailer/sandbox-jailer", "--engine", BUILD + "/src/engine/sandbox-engine",
+                [*self.prefix, BUILD + "/src/jailer/sandbox-jailer", "--engine", BUILD + "/src/engine/sandbox-engine",
                  "--agent", BUILD + "/src/agent/sandbox-agent",
                  "--vmm", BUILD + "/src/vmm/sandbox-vmm", "--user", f"{self.uid}:{self.uid}", "--run", self.run,
                  "--state", self.state, "--templates", self.templates, "--instance", self.instance, "--",
