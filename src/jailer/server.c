@@ -225,7 +225,7 @@ static int do_start(struct server *s, const struct jail_request *q, int *fds, st
 }
 
 // Likewise, and with an image and a kernel that were registered.  What the monitor's sockets are for is between it and the
-// engine.
+// engine.  Its volume is one of its own kind, which nothing of the host ever mounts.
 static int do_start_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
     if (!is_socket(fds[0], SOCK_SEQPACKET) || !is_socket(fds[1], SOCK_STREAM) || !is_socket(fds[2], SOCK_SEQPACKET))
@@ -242,8 +242,11 @@ static int do_start_vm(struct server *s, const struct jail_request *q, int *fds,
                                .control = fds[0],
                                .vsock = fds[1],
                                .vsock_out = fds[2],
+                               .volume = -1,
                                .log = -1};
-    const struct sandbox_plan plan = {.start = &q->start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
+    struct sandbox_plan plan = {.start = &q->start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
+    if (jail_volume_named(q->volume.id))
+        plan.volume = q->volume.id;
     return start_in(s, cell, &plan, q, a);
 }
 
@@ -298,7 +301,7 @@ static int do_stats(struct server *s, const struct jail_request *q, int *fds, st
 static int do_volume_create(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
     (void)fds;
-    int r = volume_create(s->host->volumes, q->volume.id, q->volume.mib);
+    int r = volume_create(s->host->volumes, q->volume.id, q->volume.mib, q->volume.machine != 0);
     if (r == -ENOSPC)
         snprintf(a->detail, sizeof a->detail, "the disk has no room for another volume of %llu MiB",
                  (unsigned long long)q->volume.mib);

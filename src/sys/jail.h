@@ -7,7 +7,9 @@
 // and a disk size.
 //
 // Volumes (a session's /workspace) are ext4 images that only the jailer touches.  The engine names one by 16 bytes of its own
-// choice, which the jailer writes as hexadecimal digits: there is no name in them to be checked.
+// choice, which the jailer writes as hexadecimal digits: there is no name in them to be checked.  A volume is made for machines
+// or for the host's kernel, and the jailer never gives one of the first kind to the second: START finds none of a machine's,
+// START_VM none of the host's.
 //
 // Why fixed structs and not protobuf: a root process should parse as little as it can.
 //
@@ -84,8 +86,10 @@ struct jail_start {
 };
 
 struct jail_volume {
-    uint8_t id[JAIL_VOLUME_ID];  // START: which one /workspace is, all zero for none; VOLUME_*: which one
+    uint8_t id[JAIL_VOLUME_ID];  // START, START_VM: which one /workspace is, all zero for none; VOLUME_*: which one
     uint64_t mib;                // VOLUME_CREATE
+    uint32_t machine;            // VOLUME_CREATE: 1 for START_VM, 0 for START
+    uint32_t reserved;           // 0
 };
 
 struct jail_request {

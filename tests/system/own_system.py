@@ -156,8 +156,8 @@ class Client:
     def call(self, kind, body):
         return self.answer(self.ask(kind, body))[1]
 
-    def ask_create(self, memory=64, disk=0, template=TEMPLATE, key=None, ttl=0):
-        body = field(1, memory) + field(2, 1) + field(3, template) + field(5, 20000 * SLOW)
+    def ask_create(self, memory=64, disk=0, template=TEMPLATE, key=None, ttl=0, wait_ms=20000 * SLOW, floor=0):
+        body = field(1, memory) + field(2, 1) + field(3, template) + field(5, wait_ms) + field(10, floor)
         body += field(6, key) + field(7, ttl) if key else b""
         return self.ask(CREATE, body + (field(11, disk) if disk else b""))
 
@@ -166,6 +166,12 @@ class Client:
 
     def create(self, **more):
         return self.created(self.ask_create(**more))
+
+    def isolation_of(self, **more):
+        """The tier that a create gets; its sandbox is gone again."""
+        created = fields(self.answer(self.ask_create(**more))[1])
+        self.destroy(created[1])
+        return created[3]
 
     def ask_about(self, kind, sandbox):
         return self.ask(kind, field(1, sandbox))

@@ -53,6 +53,8 @@ static void start_fields_have_two_sides(void **state)
     TRY(start.disk_iops, JAIL_DISK_IOPS_MAX + 1, -EPROTO);
     TRY(volume.id[JAIL_VOLUME_ID - 1], 1, 0);
     TRY(volume.mib, 1, -EPROTO);
+    TRY(volume.machine, 1, -EPROTO);
+    TRY(volume.reserved, 1, -EPROTO);
     TRY(reserved, 1, -EPROTO);
     TRY(slot, 1, -EPROTO);
     TRY(id, 0, -EPROTO);
@@ -133,6 +135,14 @@ static void volumes_have_an_id_and_when_made_a_size(void **state)
     assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 0, 0), 0);
     assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 255, 0), 0);
     assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 0, 1), -EPROTO);
+    struct jail_request q = {.op = JAIL_OP_VOLUME_CREATE, .id = 1, .volume = {.id = {1}, .mib = 64, .machine = 1}};
+    assert_int_equal(jail_check(&q, 0), 0);
+    q.volume.machine = 2;
+    assert_int_equal(jail_check(&q, 0), -EPROTO);
+    q.volume = (struct jail_volume){.id = {1}, .mib = 64, .reserved = 1};
+    assert_int_equal(jail_check(&q, 0), -EPROTO);
+    q = (struct jail_request){.op = JAIL_OP_VOLUME_DELETE, .id = 1, .volume = {.id = {1}, .machine = 1}};
+    assert_int_equal(jail_check(&q, 0), -EPROTO);
 }
 
 static void machines_come_with_their_descriptors(void **state)
@@ -141,7 +151,9 @@ static void machines_come_with_their_descriptors(void **state)
     q.op = JAIL_OP_START_VM;
     for (size_t fds = 0; fds <= JAIL_FDS_MAX + 1; fds++)
         assert_int_equal(jail_check(&q, fds), fds == 3 ? 0 : -EPROTO);
-    q.volume.id[0] = 1;  // no image a machine could write is mounted, and none of the host's is given to one
+    q.volume.id[0] = 1;
+    assert_int_equal(jail_check(&q, 3), 0);
+    q.volume.machine = 1;  // which kind a volume is, is said once
     assert_int_equal(jail_check(&q, 3), -EPROTO);
     static const struct {
         uint32_t op;
