@@ -89,7 +89,7 @@ static void a_machine_is_what_one_gets_where_it_can_be_had(void **state)
     rig_expect(fd, 7, SANDBOX__SERVER_MESSAGE__RESPONSE_INSPECT);
     rig_send_simple(fd, RIG_DESTROY, 8, id);
     rig_expect(fd, 8, SANDBOX__SERVER_MESSAGE__RESPONSE_DESTROY);
-    assert_int_equal(rig->play.stops, 1);
+    RIG_AWAIT(rig->play.stops == 1);  // a machine also ends by itself when its line does
     rig_stop(rig);
 }
 
