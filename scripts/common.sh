@@ -86,6 +86,18 @@ build_release() {
     configure "$ROOT/build" --buildtype=release && ninja -C "$ROOT/build"
 }
 
+# The kernel for virtual machines in the template store STORE, made by the build in BUILD, whose agent is part of it; made
+# again only after that.  Its parts come from the machine's own cloud kernel, or from a package that is only unpacked.
+# vm_kernel STORE BUILD
+vm_kernel() {
+    local store=$1 agent=$2/src/agent/sandbox-agent kernel vmlinuz
+    [ ! "$store/kernels/default/initramfs" -nt "$agent" ] || return 0
+    kernel=$("$ROOT/scripts/packages" --kernel "$ROOT/build/vm-kernel") || return
+    vmlinuz=$(printf '%s\n' "${kernel%/}"/boot/vmlinuz-*-cloud-amd64 | sort -V | tail -n 1)
+    "$2/src/image/sandbox-image" kernel build default --replace --store "$store" --vmlinuz "$vmlinuz" \
+        --modules "${kernel%/}/lib/modules/${vmlinuz##*/vmlinuz-}" --agent "$agent" >&2
+}
+
 # shellcheck disable=SC2034
 # Where templates are, unless SANDBOX_TEMPLATES says otherwise.
 DEFAULT_TEMPLATES=/var/lib/sandbox-engine/templates

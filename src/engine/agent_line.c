@@ -177,6 +177,8 @@ static void on_call(void *arg, uint32_t events)
         return;
     if (r < 0 || n == 0)
         end(line, r);
+    else
+        line->handler->on_up(line->arg);
 }
 
 static int send_framed(struct agent_line *line, const uint8_t *bytes, size_t n)
@@ -266,6 +268,11 @@ struct agent_line *agent_line_free(struct agent_line *line)
         free(line);
     }
     return NULL;
+}
+
+bool agent_line_is_up(const struct agent_line *line)
+{
+    return line->dial < 0 || line->stream != NULL;
 }
 
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n)

@@ -20,6 +20,8 @@
 struct agent_line;
 
 struct agent_line_handler {
+    // The machine has called; told once, and only where agent_line_is_up was false at first.
+    void (*on_up)(void *arg);
     // The agent is ready (error_number 0) or says why it cannot be; `message` is its text, valid during the call.
     void (*on_configured)(void *arg, uint32_t error_number, const char *message);
     // The answer to the last ping.
@@ -37,6 +39,8 @@ int agent_line_new(struct loop *loop, int fd, int dial, const struct agent_line_
 // Closes, which ends the sandbox.  NULL is fine; returns NULL.
 struct agent_line *agent_line_free(struct agent_line *line);
 
+// Whether somebody is at the other end: on the container tier always, on the vm tier once the machine has called.
+bool agent_line_is_up(const struct agent_line *line);
 // Sends a packed agent.Command with a configure.  0, or a negative errno.
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
 // Makes an operation line: *ret_fd, a stream socket, is the caller's.  *ret_id, never 0, names it in on_stream_ended.

@@ -207,9 +207,15 @@ static int configure(struct create *c)
     return agent_line_configure(c->sandbox->line, bytes, n);
 }
 
+void create_booted(struct create *c)
+{
+    struct engine *e = c->client->engine;
+    leave_slot(c);
+    run_waiting(e);
+}
+
 void create_started(struct create *c, int error, const char *detail)
 {
-    leave_slot(c);
     if (error < 0) {
         log_error("sandbox_start_failed", log_u64("sandbox_id", c->sandbox->id), log_errno(error), log_str("detail", detail));
         if (error == -EBUSY && c->sandbox->lease != NULL)  // left by a sandbox of an engine that was killed
@@ -219,8 +225,10 @@ void create_started(struct create *c, int error, const char *detail)
         return;
     }
     int r = configure(c);
-    if (r == 0)
-        run_waiting(c->client->engine);
+    if (r == 0 && agent_line_is_up(c->sandbox->line))
+        create_booted(c);
+    else if (r == 0)
+        ;                      // a machine that boots: create_booted follows
     else if (!create_lost(c))  // one from the pool may have died without its end being seen yet
         create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox's agent could not be told its configuration: %s",
                     strerror(-r));

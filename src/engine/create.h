@@ -1,11 +1,12 @@
 // From a CreateRequest to a running sandbox.
 //
-//     checked -> template loaded -> taken from the pool ------------------------> agent configured -> answered
-//                                -> (a slot of max_creates) -> driver starts one -^
+//     checked -> template loaded -> taken from the pool -----------------------------------------> agent configured -> answered
+//                                -> (a slot of max_creates) -> driver starts one, its agent is up -^
 //
 // With a session_key the session's volume is got first (volumes.h), and the sandbox is always started for it:
 //
-//     checked -> template loaded -> volume -> (a slot of max_creates) -> driver starts one -> agent configured -> answered
+//     checked -> template loaded -> volume -> (a slot of max_creates) -> driver starts one, its agent is up
+//             -> agent configured -> answered
 //
 // A volume stays on the tier it was made on, so that is the sandbox's: where it is not the one chosen at first, the template is
 // loaded for it too.
@@ -36,8 +37,10 @@ void creates_offer(struct engine *e, const struct shape *shape);
 // The sandbox of this create has died.  True: another is on its way instead.
 bool create_lost(struct create *c);
 
-// The driver has started the sandbox and the agent's line is up, or `error` is a negative errno.
+// The driver has started the sandbox and there is a line to its agent, or `error` is a negative errno.
 void create_started(struct create *c, int error, const char *detail);
+// The sandbox's machine has booted: its slot is free.  Where there is none to boot, create_started says so.
+void create_booted(struct create *c);
 // What the agent said to its configuration.
 void create_configured(struct create *c, uint32_t error_number, const char *message);
 

@@ -33,6 +33,7 @@ struct warm {
     struct sandbox *sandbox;
     bool ready;
     uint64_t begun_ns;
+    struct timer patience;  // while it is filling
 };
 
 TAILQ_HEAD(warm_list, warm);
@@ -121,6 +122,7 @@ static struct sandbox *unshelve(struct warm *w)
         shelf->filling_count--;
     }
     shelf->pool->total--;
+    timer_cancel(sb->engine->loop, &w->patience);
     sb->warm = NULL;
     free(w);
     return sb;
@@ -220,6 +222,11 @@ static uint64_t retry_later(struct shelf *shelf)
     return (uint64_t)RETRY_MS << doublings;
 }
 
+static void on_patience(void *arg)
+{
+    pool_started(arg, -ETIMEDOUT, "its agent was not ready within start_deadline_ms");
+}
+
 static void fill(struct shelf *shelf)
 {
     struct pool *pool = shelf->pool;
@@ -232,6 +239,7 @@ static void fill(struct shelf *shelf)
         return;
     }
     *w = (struct warm){.shelf = shelf, .sandbox = sb, .begun_ns = mono_ns()};
+    timer_init(&w->patience, on_patience, w);
     sb->warm = w;
     TAILQ_INSERT_TAIL(&shelf->filling, w, link);
     shelf->filling_count++;
@@ -244,7 +252,9 @@ static void fill(struct shelf *shelf)
                                  .disk_mib_s = (uint32_t)e->config->disk_mib_s,
                                  .disk_iops = (uint32_t)e->config->disk_iops,
                                  .hostname = sb->hostname};
-    int r = sandbox_start(sb, &start);
+    int r = timer_set(e->loop, &w->patience, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
+    if (r == 0)
+        r = sandbox_start(sb, &start);
     if (r < 0)
         pool_started(w, r, "the driver could not be asked");
 }
@@ -312,6 +322,7 @@ void pool_started(struct warm *w, int error, const char *detail)
         refill_now(pool);
         return;
     }
+    timer_cancel(pool->engine->loop, &w->patience);
     shelf->failures = 0;
     struct metrics *m = &pool->engine->metrics;
     m->pool_fills++;

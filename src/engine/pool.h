@@ -14,8 +14,8 @@
 // fails or a warm sandbox dies, another is started at once, as many times within QUICK_WINDOW_MS as there are to be of the
 // shape; then the shape is left alone for RETRY_MS, twice that the next time, and so on up to RETRY_DOUBLINGS times.
 //
-// States of a warm sandbox: filling -> (driver started it) -> ready -> taken; a death, a template that changed or an idle shape
-// closes it.
+// States of a warm sandbox: filling -> (driver started it, and its agent is up: within start_deadline_ms) -> ready -> taken; a
+// death, a template that changed or an idle shape closes it.
 #ifndef ENGINE_POOL_H
 #define ENGINE_POOL_H
 
@@ -62,7 +62,7 @@ void pool_give_way(struct pool *pool);
 // The template behind the handle is no longer what is in the store: what is warm of it goes.
 void pool_forget_template(struct pool *pool, const struct tier *tier, uint32_t handle);
 
-// From a sandbox in the pool: it was started (or `error`), or it has died.
+// From a sandbox in the pool: it was started and its agent is up (or `error`), or it has died.
 void pool_started(struct warm *warm, int error, const char *detail);
 void pool_lost(struct warm *warm);
 

@@ -129,6 +129,17 @@ struct sandbox *sandbox_find_running(struct request *r, uint32_t id)
 
 // ---- the agent's line ----
 
+// Now it can be configured at once: before that, a warm one is not ready, and one that is asked for keeps its place among those
+// that are being started.
+static void on_up(void *arg)
+{
+    struct sandbox *sb = arg;
+    if (sb->warm != NULL)
+        pool_started(sb->warm, 0, "");
+    else if (sb->create != NULL)
+        create_booted(sb->create);
+}
+
 static void on_configured(void *arg, uint32_t error_number, const char *message)
 {
     struct sandbox *sb = arg;
@@ -298,7 +309,12 @@ void sandbox_exited(void *sandbox, const struct driver_exit *how)
 static int take_line(struct sandbox *sb, int control, int dial_socket)
 {
     static const struct agent_line_handler handler = {
-        .on_configured = on_configured, .on_pong = on_pong, .on_stream_ended = on_stream_ended, .on_end = on_line_end};
+        .on_up = on_up,
+        .on_configured = on_configured,
+        .on_pong = on_pong,
+        .on_stream_ended = on_stream_ended,
+        .on_end = on_line_end,
+    };
     cleanup_fd int fd = control, dial = dial_socket;
     int r = agent_line_new(sb->engine->loop, fd, dial, &handler, sb, &sb->line);
     if (r == 0) {
@@ -329,10 +345,10 @@ static void on_start(void *arg, const struct driver_answer *answer)
     } else {
         if (r == 0)
             r = take_line(sb, control, dial);
-        if (sb->warm != NULL)
-            pool_started(sb->warm, r, answer->detail);
-        else
+        if (sb->warm == NULL)
             create_started(sb->create, r, answer->detail);
+        else if (r < 0 || agent_line_is_up(sb->line))
+            pool_started(sb->warm, r, answer->detail);
     }
     sandbox_unref(sb);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 uint64_t vm_ram_mib(uint64_t memory_mib)
@@ -45,6 +46,13 @@ int vm_cmdline(const struct jail_start *what, bool volume, char *text, size_t ro
     return n >= 0 && (size_t)n < room ? 0 : -E2BIG;
 }
 
+int vm_check_kvm(int fd)
+{
+    enum { MISC_MAJOR = 10, KVM_MINOR = 232 };
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(MISC_MAJOR, KVM_MINOR) ? 0 : -ENODEV;
+}
+
 // Never had a name: nothing is left of it after any crash.
 static int make_delta(const struct host *host, int *ret_fd)
 {
@@ -72,12 +80,13 @@ int vm_send_order(const struct host *host, int line, const struct vm_plan *plan,
 {
     *ret_step = "opening /dev/kvm";
     cleanup_fd int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
-    if (kvm < 0)
-        return -errno;
+    int r = kvm < 0 ? -errno : vm_check_kvm(kvm);
+    if (r < 0)
+        return r;
     struct vm_order order = {.probe = plan->probe};
     cleanup_fd int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC), delta = -1;
     *ret_step = "making the machine's disk";
-    int r = plan->probe ? 0 : order_machine(plan, what, &order);
+    r = plan->probe ? 0 : order_machine(plan, what, &order);
     if (r == 0 && !plan->probe)
         r = make_delta(host, &delta);
     if (r < 0 || nothing < 0)

@@ -39,6 +39,9 @@ struct cgroup_limits vm_limits(const struct jail_start *what);
 // The kernel's command line; `volume`: there is one.  0, or -E2BIG.
 int vm_cmdline(const struct jail_start *what, bool volume, char *text, size_t room);
 
+// Whether it is what the kernel's KVM gives and no other device of that name.  0 or -ENODEV.
+int vm_check_kvm(int fd);
+
 // Sends the child its order, with copies of the plan's descriptors.  0, or a negative errno with a sentence part.
 int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
                   const char **ret_step);

@@ -2,9 +2,8 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "engine_rig.h"
+#include "engine_stage.h"
 #include "sys/fdpass.h"
-#include "sys/jail.h"
 #include "wire/frame.h"
 #include "wire/limits.h"
 #include "wire/pb.h"
@@ -16,36 +15,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { SLOTS = 64, LINES = 512, HELD = 512, TICK_MS = 5, VOLUMES = 64 };
-
-struct line {
-    int fd;  // -1: free
-    unsigned slot;
-    bool asked;  // its request has come
-};
-
-struct stage {
-    struct rig *rig;
-    struct play *play;
-    bool over;
-    struct {
-        bool live, dying;
-        int control;
-        uint8_t volume[JAIL_VOLUME_ID];
-        int exit_status;
-        bool oom;
-    } slot[SLOTS];
-    struct line line[LINES];
-    struct jail_request held_start[HELD];
-    int held_fd[HELD];
-    unsigned held_starts;
-    struct jail_request held_stats[HELD];
-    unsigned held_stat_count;
-    struct jail_request held_volume[VOLUMES];
-    unsigned held_volumes;
-    struct jail_volume volume[VOLUMES];  // in order
-    unsigned volumes;
-};
+enum { TICK_MS = 5 };
 
 static void answer(struct stage *s, struct jail_reply *reply)
 {
@@ -53,7 +23,7 @@ static void answer(struct stage *s, struct jail_reply *reply)
         s->over = true;
 }
 
-static void answer_plain(struct stage *s, const struct jail_request *q, int error, uint32_t slot)
+void stage_answer_plain(struct stage *s, const struct jail_request *q, int error, uint32_t slot)
 {
     struct jail_reply reply = {.op = q->op, .id = q->id, .error = error, .slot = slot};
     if (error < 0)
@@ -63,7 +33,7 @@ static void answer_plain(struct stage *s, const struct jail_request *q, int erro
 
 // ---- sandboxes ----
 
-static void begin_death(struct stage *s, unsigned slot, int exit_status, bool oom)
+void stage_end_slot(struct stage *s, unsigned slot, int exit_status, bool oom)
 {
     if (!s->slot[slot].live || s->slot[slot].dying)
         return;
@@ -78,6 +48,7 @@ static void bury(struct stage *s)
         if (!s->slot[i].dying || atomic_load(&s->play->hold_exits))
             continue;
         close_fd(&s->slot[i].control);
+        machine_bury(s, i);
         for (unsigned k = 0; k < LINES; k++)
             if (s->line[k].fd >= 0 && s->line[k].slot == i)
                 close_fd(&s->line[k].fd);
@@ -119,7 +90,7 @@ static void create_volume(struct stage *s, const struct jail_request *q)
     if (error == 0)
         add_volume(s, &q->volume);
     atomic_store(&s->play->volume_mib, (unsigned)q->volume.mib);
-    answer_plain(s, q, error, 0);
+    stage_answer_plain(s, q, error, 0);
 }
 
 // As the jailer does: not one that a sandbox has.
@@ -145,7 +116,7 @@ static void delete_volume(struct stage *s, const struct jail_request *q)
         qsort(s->volume, s->volumes, sizeof s->volume[0], compare_volumes);
         atomic_store(&s->play->volumes, s->volumes);
     }
-    answer_plain(s, q, error, 0);
+    stage_answer_plain(s, q, error, 0);
 }
 
 static void list_volumes(struct stage *s, const struct jail_request *q)
@@ -168,31 +139,42 @@ static void release_volumes(struct stage *s)
 
 // ---- starts ----
 
-static void start(struct stage *s, const struct jail_request *q, int fd)
+int stage_occupy(struct stage *s, const struct jail_request *q)
 {
     int error = atomic_load(&s->play->start_error);
     unsigned slot = 0;
     while (slot < SLOTS && s->slot[slot].live)
         slot++;
     if (error < 0 || slot == SLOTS) {
-        close(fd);
-        answer_plain(s, q, error < 0 ? error : -EMFILE, 0);
-        return;
+        stage_answer_plain(s, q, error < 0 ? error : -EMFILE, 0);
+        return -1;
     }
-    if (jail_volume_named(q->volume.id) && (find_volume(s, q->volume.id) == NULL || volume_mounted(s, q->volume.id)))
-        atomic_store(&s->play->broken, true);
-    memcpy(s->slot[slot].volume, q->volume.id, JAIL_VOLUME_ID);
-    uint64_t first;
-    memcpy(&first, q->volume.id, sizeof first);
-    atomic_store(&s->play->start_volume, first);
     s->slot[slot].live = true;
-    s->slot[slot].control = fd;
+    s->slot[slot].control = -1;
+    s->slot[slot].machine = (struct machine){.monitor = -1, .listener = -1, .dial = -1};
     atomic_fetch_add(&s->play->live, 1);
     atomic_store(&s->play->memory_mib, (unsigned)q->start.memory_mib);
     atomic_store(&s->play->disk_mib, (unsigned)q->start.disk_mib);
     atomic_store(&s->play->vcpus, q->start.vcpus);
     atomic_store(&s->play->pids_max, q->start.pids_max);
-    answer_plain(s, q, 0, slot);
+    return (int)slot;
+}
+
+static void start(struct stage *s, const struct jail_request *q, int fd)
+{
+    if (jail_volume_named(q->volume.id) && (find_volume(s, q->volume.id) == NULL || volume_mounted(s, q->volume.id)))
+        atomic_store(&s->play->broken, true);
+    int slot = stage_occupy(s, q);
+    if (slot < 0) {
+        close(fd);
+        return;
+    }
+    memcpy(s->slot[slot].volume, q->volume.id, JAIL_VOLUME_ID);
+    uint64_t first;
+    memcpy(&first, q->volume.id, sizeof first);
+    atomic_store(&s->play->start_volume, first);
+    s->slot[slot].control = fd;
+    stage_answer_plain(s, q, 0, (uint32_t)slot);
 }
 
 // ---- what was kept back ----
@@ -241,37 +223,47 @@ static void on_request(struct stage *s)
     struct play *p = s->play;
     switch ((enum jail_op)q.op) {
     case JAIL_OP_HELLO:
-        answer_plain(s, &q, 0, JAIL_PROTOCOL_VERSION);
+        stage_answer_plain(s, &q, 0, JAIL_PROTOCOL_VERSION);
         break;
     case JAIL_OP_PROBE:
-        answer_plain(s, &q, atomic_load(&p->probe_error), 0);
+        stage_answer_plain(s, &q, atomic_load(&p->probe_error), 0);
         break;
-    case JAIL_OP_PROBE_VM:  // a machine without KVM
-        answer_plain(s, &q, -ENOENT, 0);
+    case JAIL_OP_PROBE_VM:
+        stage_answer_plain(s, &q, atomic_load(&p->has_kvm) ? 0 : -ENOENT, 0);
         break;
+    case JAIL_OP_KERNEL:
+        close(fds[0]);
+        close(fds[1]);
+        stage_answer_plain(s, &q, atomic_load(&p->kernel_error), 0);
+        break;
+    case JAIL_OP_START_VM:
+        atomic_fetch_add(&p->starts, 1);
+        machine_start(s, &q, fds);
+        break;
+    case JAIL_OP_IMAGE:
     case JAIL_OP_MOUNT:
         close(fd);
-        answer_plain(s, &q, atomic_load(&p->mount_error), atomic_fetch_add(&p->mounts, 1) % JAIL_TEMPLATES_MAX);
+        stage_answer_plain(s, &q, atomic_load(&p->mount_error), atomic_fetch_add(&p->mounts, 1) % JAIL_TEMPLATES_MAX);
         break;
     case JAIL_OP_UNMOUNT:
         atomic_fetch_add(&p->unmounts, 1);
-        answer_plain(s, &q, 0, 0);
+        stage_answer_plain(s, &q, 0, 0);
         break;
     case JAIL_OP_START:
         take_start(s, &q, fd);
         break;
     case JAIL_OP_STOP:
         atomic_fetch_add(&p->stops, 1);
-        answer_plain(s, &q, s->slot[q.slot % SLOTS].live ? 0 : -ENOENT, 0);
-        begin_death(s, q.slot % SLOTS, SIGKILL, false);
+        stage_answer_plain(s, &q, s->slot[q.slot % SLOTS].live ? 0 : -ENOENT, 0);
+        stage_end_slot(s, q.slot % SLOTS, SIGKILL, false);
         break;
     case JAIL_OP_FREEZE:
         atomic_fetch_add(&p->freezes, 1);
-        answer_plain(s, &q, 0, 0);
+        stage_answer_plain(s, &q, 0, 0);
         break;
     case JAIL_OP_THAW:
         atomic_fetch_add(&p->thaws, 1);
-        answer_plain(s, &q, 0, 0);
+        stage_answer_plain(s, &q, 0, 0);
         break;
     case JAIL_OP_VOLUME_CREATE:
         atomic_fetch_add(&p->volume_creates, 1);
@@ -293,14 +285,21 @@ static void on_request(struct stage *s)
 
 // ---- agents ----
 
-static void report(int control, const Sandbox__Agent__Report *message)
+static void send_up(struct stage *s, unsigned slot, const void *bytes, size_t n)
 {
-    uint8_t bytes[256];
-    size_t n = protobuf_c_message_pack(&message->base, bytes);
-    fdpass_send(control, bytes, n, NULL, 0);
+    if (s->slot[slot].machine.is)
+        machine_report(s, slot, bytes, n);
+    else
+        fdpass_send(s->slot[slot].control, bytes, n, NULL, 0);
 }
 
-static void report_configured(int control, uint32_t error_number)
+static void report(struct stage *s, unsigned slot, const Sandbox__Agent__Report *message)
+{
+    uint8_t bytes[256];
+    send_up(s, slot, bytes, protobuf_c_message_pack(&message->base, bytes));
+}
+
+static void report_configured(struct stage *s, unsigned slot, uint32_t error_number)
 {
     Sandbox__Agent__Configured configured = SANDBOX__AGENT__CONFIGURED__INIT;
     configured.protocol = AGENT_PROTOCOL_VERSION;
@@ -309,52 +308,51 @@ static void report_configured(int control, uint32_t error_number)
     Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
     message.report_case = SANDBOX__AGENT__REPORT__REPORT_CONFIGURED;
     message.configured = &configured;
-    report(control, &message);
+    report(s, slot, &message);
 }
 
-static void report_pong(int control, uint64_t nonce)
+static void report_pong(struct stage *s, unsigned slot, uint64_t nonce)
 {
     Sandbox__Agent__Pong pong = SANDBOX__AGENT__PONG__INIT;
     pong.nonce = nonce;
     Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
     message.report_case = SANDBOX__AGENT__REPORT__REPORT_PONG;
     message.pong = &pong;
-    report(control, &message);
+    report(s, slot, &message);
 }
 
 static void on_configure(struct stage *s, unsigned slot, const Sandbox__Agent__Configure *configure)
 {
-    int control = s->slot[slot].control;
     atomic_store(&s->play->env_vars, (unsigned)configure->n_env);
     atomic_fetch_add(&s->play->configures, 1);
     if (configure->machine_id.len != 32 || configure->hostname.len != 12)
         atomic_store(&s->play->broken, true);
     switch ((enum play_configure)atomic_load(&s->play->configure)) {
     case CONFIGURE_OK:
-        report_configured(control, 0);
+        report_configured(s, slot, 0);
         break;
     case CONFIGURE_ERROR:
-        report_configured(control, ENOSPC);
+        report_configured(s, slot, ENOSPC);
         break;
     case CONFIGURE_GARBAGE:
-        fdpass_send(control, "\xff\xff\xff garbage", 11, NULL, 0);
+        send_up(s, slot, "\xff\xff\xff garbage", 11);
         break;
     case CONFIGURE_PONG:
-        report_pong(control, 5);
+        report_pong(s, slot, 5);
         break;
     case CONFIGURE_CLOSE_ONCE:
         atomic_store(&s->play->configure, CONFIGURE_OK);
-        begin_death(s, slot, 1 << 8, false);
+        stage_end_slot(s, slot, 1 << 8, false);
         break;
     case CONFIGURE_CLOSE:
-        begin_death(s, slot, 1 << 8, false);
+        stage_end_slot(s, slot, 1 << 8, false);
         break;
     case CONFIGURE_SILENT:
         break;
     }
 }
 
-static void take_line(struct stage *s, unsigned slot, int fd)
+void stage_take_line(struct stage *s, unsigned slot, int fd)
 {
     for (unsigned i = 0; i < LINES; i++)
         if (s->line[i].fd < 0) {
@@ -365,6 +363,24 @@ static void take_line(struct stage *s, unsigned slot, int fd)
     close(fd);
 }
 
+void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, size_t n, int fd)
+{
+    Sandbox__Agent__Command *command = (Sandbox__Agent__Command *)pb_unpack(&sandbox__agent__command__descriptor, bytes, n);
+    if (command == NULL)
+        atomic_store(&s->play->broken, true);
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
+        on_configure(s, slot, command->configure);
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fd >= 0) {
+        atomic_store(&s->play->last_stream, command->open_stream->id);
+        stage_take_line(s, slot, fd);
+    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PING) {
+        atomic_fetch_add(&s->play->pings, 1);
+        if (!atomic_load(&s->play->mute_pings))
+            report_pong(s, slot, command->ping->nonce);
+    }
+    pb_free(command);
+}
+
 static void on_control(struct stage *s, unsigned slot)
 {
     static uint8_t packet[AGENT_CONTROL_MAX];
@@ -373,24 +389,10 @@ static void on_control(struct stage *s, unsigned slot)
     ssize_t n = fdpass_recv(s->slot[slot].control, packet, sizeof packet, &fd, &fds);
     if (n <= 0) {  // the real agent exits then
         close_fd(&s->slot[slot].control);
-        begin_death(s, slot, 0, false);
+        stage_end_slot(s, slot, 0, false);
         return;
     }
-    Sandbox__Agent__Command *command =
-        (Sandbox__Agent__Command *)pb_unpack(&sandbox__agent__command__descriptor, packet, (size_t)n);
-    if (command == NULL)
-        atomic_store(&s->play->broken, true);
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
-        on_configure(s, slot, command->configure);
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fds == 1) {
-        atomic_store(&s->play->last_stream, command->open_stream->id);
-        take_line(s, slot, fd);
-    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PING) {
-        atomic_fetch_add(&s->play->pings, 1);
-        if (!atomic_load(&s->play->mute_pings))
-            report_pong(s->slot[slot].control, command->ping->nonce);
-    }
-    pb_free(command);
+    stage_take_command(s, slot, packet, (size_t)n, fds == 1 ? fd : -1);
 }
 
 static void send_result(int fd, const void *body, size_t n)
@@ -490,7 +492,7 @@ static void look(struct stage *s)
             on_line(s, &s->line[i]);
     for (unsigned i = 0; i < SLOTS; i++)
         if (p[1 + i].revents != 0)
-            on_control(s, i);
+            (s->slot[i].machine.is ? machine_on_control : on_control)(s, i);
     if (p[0].revents != 0)
         on_request(s);
 }
@@ -499,10 +501,10 @@ static void take_kill(struct stage *s)
 {
     int slot = atomic_exchange(&s->play->kill_slot, 0);
     if (slot > 0)
-        begin_death(s, (unsigned)slot - 1, SIGKILL, atomic_load(&s->play->kill_oom));
+        stage_end_slot(s, (unsigned)slot - 1, SIGKILL, atomic_load(&s->play->kill_oom));
     slot = atomic_exchange(&s->play->speak_slot, 0);
     if (slot > 0)
-        report_configured(s->slot[slot - 1].control, 0);
+        report_configured(s, (unsigned)slot - 1, 0);
 }
 
 static void take_stream_end(struct stage *s)
@@ -515,7 +517,7 @@ static void take_stream_end(struct stage *s)
     Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
     message.report_case = SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED;
     message.stream_ended = &ended;
-    report(s->slot[0].control, &message);
+    report(s, 0, &message);
 }
 
 void *play_jailer(void *arg)
@@ -531,13 +533,17 @@ void *play_jailer(void *arg)
         s->line[i].fd = -1;
     while (!s->over && !atomic_load(&s->rig->stop)) {
         look(s);
+        machines_turn(s);
         take_kill(s);
         take_stream_end(s);
         release_held(s);
         bury(s);
     }
-    for (unsigned i = 0; i < SLOTS; i++)
+    for (unsigned i = 0; i < SLOTS; i++) {
         close_fd(&s->slot[i].control);
+        if (s->slot[i].live)
+            machine_bury(s, i);
+    }
     for (unsigned i = 0; i < LINES; i++)
         close_fd(&s->line[i].fd);
     for (unsigned i = 0; i < s->held_starts; i++)

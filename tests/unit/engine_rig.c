@@ -70,6 +70,30 @@ void rig_write_template(struct rig *rig, const char *name, const char *bytes)
     assert_int_equal(template_write_manifest(dir, &m), 0);
 }
 
+static void write_part(int dir, struct manifest *m, const char *name)
+{
+    write_file(dir, name, name);
+    cleanup_fd int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+    snprintf(m->file[m->files].name, sizeof m->file[0].name, "%s", name);
+    assert_int_equal(digest_file(fd, &m->file[m->files].size, m->file[m->files].digest), 0);
+    m->files++;
+}
+
+void rig_with_machines(struct rig *rig)
+{
+    char path[128];
+    rig_path(rig, "templates/kernels", path, sizeof path);
+    assert_int_equal(mkdir(path, 0755), 0);
+    rig_path(rig, "templates/kernels/default", path, sizeof path);
+    assert_int_equal(mkdir(path, 0755), 0);
+    cleanup_fd int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct manifest m = {0};
+    write_part(dir, &m, KERNEL_INITRAMFS_FILE);  // in order
+    write_part(dir, &m, KERNEL_VMLINUX_FILE);
+    assert_int_equal(template_write_manifest(dir, &m), 0);
+    atomic_store(&rig->play.has_kvm, true);
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
     (void)st, (void)type, (void)ftw;

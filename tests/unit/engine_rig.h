@@ -27,7 +27,15 @@ enum play_configure {
 };
 enum play_op { OP_ECHO, OP_RAN, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
 
+enum play_monitor { MONITOR_OK, MONITOR_SILENT, MONITOR_REFUSES, MONITOR_GARBAGE, MONITOR_CLOSES };
+
 struct play {
+    atomic_bool has_kvm;      // the vm tier can be had; the kernel is in the store when rig_vm_store made it
+    atomic_int kernel_error;  // of KERNEL
+    atomic_bool hold_boots;   // machines run, but do not call
+    atomic_int monitor;       // enum play_monitor: what it says to a request
+    atomic_int end_reason;    // enum vmm_reason, said before a machine ends; 0: nothing
+    atomic_int ask_port;      // a slot + 1: that machine makes a second connection to the host
     atomic_int probe_error, start_error, mount_error;  // negative errno to answer with
     atomic_bool hold_starts, hold_exits, hold_stats;   // requests that are kept until it is false again
     atomic_int configure;                              // enum play_configure
@@ -44,6 +52,7 @@ struct play {
     // What it saw:
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
+    atomic_uint machines, vm_pauses, vm_resumes, second_calls_closed;
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint configures, env_vars;                   // how many, and of the last Configure
@@ -69,6 +78,8 @@ struct rig *rig_start(const char *const *args);
 // The same without waiting for it to answer.
 struct rig *rig_launch(const char *const *args, void (*prepare)(struct rig *rig));
 void rig_await_ready(struct rig *rig);
+// For rig_launch: a machine with KVM, and the kernel `default`.
+void rig_with_machines(struct rig *rig);
 // Asks the engine to end, and checks that it does so with status 0 and leaves no sandbox; frees.
 void rig_stop(struct rig *rig);
 // Waits until the engine has ended; its exit status, or -1 after a signal.

@@ -1,10 +1,12 @@
 // What a virtual machine's init and the jailer agree on: options, sizes, and the growing of the disk.
 #include "agent/machine.h"
+#include "base/cleanup.h"
 #include "jailer/vm.h"
 #include "unit.h"
 #include "wire/vmm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -110,6 +112,20 @@ static void machines_have_more_than_their_sandbox(void **state)
     assert_int_equal(vm_ram_mib(JAIL_MEMORY_MIB_MAX), VMM_MEMORY_MIB_MAX);
 }
 
+static void only_kvm_is_kvm(void **state)
+{
+    static const char *const others[] = {"/dev/null", "/dev/zero", "/proc/self/exe", "/"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        cleanup_fd int fd = open(others[i], O_RDONLY | O_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_int_equal(vm_check_kvm(fd), -ENODEV);
+    }
+    assert_int_equal(vm_check_kvm(-1), -ENODEV);
+    // A node of that number is it, whether or not this kernel has a driver behind it.
+    cleanup_fd int fd = open("/dev/kvm", O_PATH | O_CLOEXEC);
+    assert_int_equal(fd < 0 ? 0 : vm_check_kvm(fd), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +133,7 @@ int main(void)
         cmocka_unit_test(options_are_all_needed_once_and_in_range),
         cmocka_unit_test(disks_grow_as_far_as_needed_and_possible),
         cmocka_unit_test(machines_have_more_than_their_sandbox),
+        cmocka_unit_test(only_kvm_is_kvm),
     };
     return cmocka_run_group_tests_name("machine", tests, NULL, NULL);
 }

@@ -26,13 +26,20 @@ struct world {
     int monitor;  // its end of the dial socket
     int machine;  // the far end of the control line, once the machine has called
     struct agent_line *line;
-    int configured, ended, reason;
+    int up, configured, ended, reason;
     uint64_t stream_ended;
 };
 
 static void stop(struct world *w)
 {
     loop_stop(w->loop, 0);
+}
+
+static void on_up(void *arg)
+{
+    struct world *w = arg;
+    w->up++;
+    stop(w);
 }
 
 static void on_configured(void *arg, uint32_t error_number, const char *message)
@@ -81,7 +88,12 @@ static void wait_for_event(struct world *w)
 static void begin(struct world *w)
 {
     static const struct agent_line_handler handler = {
-        .on_configured = on_configured, .on_pong = on_pong, .on_stream_ended = on_stream_ended, .on_end = on_end};
+        .on_up = on_up,
+        .on_configured = on_configured,
+        .on_pong = on_pong,
+        .on_stream_ended = on_stream_ended,
+        .on_end = on_end,
+    };
     *w = (struct world){.machine = -1};
     strcpy(w->dir, "/tmp/machine-line.XXXXXX");
     assert_non_null(mkdtemp(w->dir));
@@ -154,7 +166,11 @@ static void what_is_said_early_waits_for_the_call(void **state)
     struct world w;
     begin(&w);
     assert_int_equal(agent_line_configure(w.line, (const uint8_t *)"first", 5), 0);
+    assert_false(agent_line_is_up(w.line));
     call_in(&w);
+    wait_for_event(&w);
+    assert_int_equal(w.up, 1);
+    assert_true(agent_line_is_up(w.line));
     say_configured(&w);
     wait_for_event(&w);
     assert_int_equal(w.configured, 1);
@@ -200,6 +216,7 @@ static void operation_lines_name_their_stream(void **state)
         assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
     }
     call_in(&w);
+    wait_for_event(&w);
     Sandbox__Agent__StreamEnded ended = SANDBOX__AGENT__STREAM_ENDED__INIT;
     ended.id = 2;
     Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
@@ -226,6 +243,7 @@ static void a_machine_without_a_monitor_has_no_lines(void **state)
     assert_int_equal(fd, -1);
     close_fd(&w.monitor);
     wait_for_event(&w);
+    assert_int_equal(w.up, 0);
     assert_int_equal(w.reason, 0);
     finish(&w);
 }
@@ -248,6 +266,7 @@ static void a_monitor_that_lies_ends_the_line(void **state)
     struct world w;
     begin(&w);
     call_in(&w);
+    wait_for_event(&w);
     assert_int_equal(send(w.machine, "\0\1\0\1x", 5, 0), 5);
     wait_for_event(&w);
     assert_int_equal(w.reason, -EPROTO);

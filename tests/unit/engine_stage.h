@@ -1,0 +1,72 @@
+// What the parts of the played jailer (engine_play.h) share: one thread, so nothing is locked.
+#ifndef TESTS_ENGINE_STAGE_H
+#define TESTS_ENGINE_STAGE_H
+
+#include "engine_rig.h"
+#include "sys/jail.h"
+
+enum { SLOTS = 64, LINES = 512, HELD = 512, VOLUMES = 64 };
+
+struct line {
+    int fd;  // -1: free
+    unsigned slot;
+    bool asked;  // its request has come
+};
+
+// A vm tier's sandbox has these as well.
+struct machine {
+    bool is;       // this slot has one
+    int monitor;   // its end of the channel to the engine
+    int listener;  // connections to the machine come here
+    int dial;      // and those from it go there
+};
+
+struct stage {
+    struct rig *rig;
+    struct play *play;
+    bool over;
+    struct {
+        bool live, dying;
+        int control;
+        struct machine machine;
+        uint8_t volume[JAIL_VOLUME_ID];
+        int exit_status;
+        bool oom;
+    } slot[SLOTS];
+    struct line line[LINES];
+    struct jail_request held_start[HELD];
+    int held_fd[HELD];
+    unsigned held_starts;
+    struct jail_request held_stats[HELD];
+    unsigned held_stat_count;
+    struct jail_request held_volume[VOLUMES];
+    unsigned held_volumes;
+    struct jail_volume volume[VOLUMES];  // in order
+    unsigned volumes;
+};
+
+// ---- engine_play.c ----
+
+void stage_answer_plain(struct stage *s, const struct jail_request *q, int error, uint32_t slot);
+// A free slot, occupied now and noted in `play`; -1 after a failure that has been answered.
+int stage_occupy(struct stage *s, const struct jail_request *q);
+// The sandbox in it ends at the next turn.
+void stage_end_slot(struct stage *s, unsigned slot, int exit_status, bool oom);
+void stage_take_line(struct stage *s, unsigned slot, int fd);
+// What came down a control line.
+void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, size_t n, int fd);
+
+// ---- engine_machines.c ----
+
+// Takes the descriptors of a START_VM.
+void machine_start(struct stage *s, const struct jail_request *q, const int fds[static JAIL_FDS_MAX]);
+// One turn: boots, takes connections, answers the engine's requests to monitors.
+void machines_turn(struct stage *s);
+// Sends a report up the machine's control line.
+void machine_report(struct stage *s, unsigned slot, const uint8_t *bytes, size_t n);
+// One command from it.
+void machine_on_control(struct stage *s, unsigned slot);
+// The monitor's last word, where there is one to say.
+void machine_bury(struct stage *s, unsigned slot);
+
+#endif
