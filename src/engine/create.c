@@ -452,9 +452,10 @@ static int check_caps(const struct client *client, struct err *err)
 static int check_offered(const Sandbox__CreateRequest *message, struct err *err)
 {
     if (message->n_egress_allow > 0)
-        return err_set(err, SANDBOX_ERR_INVALID_SPEC,
-                       "egress_allow: \"%.*s\" is not covered by what this engine allows (allowed_services is empty)",
-                       (int)message->egress_allow[0].len, (const char *)message->egress_allow[0].data);
+        return err_set(
+            err, SANDBOX_ERR_INVALID_SPEC,
+            "egress_allow: \"%.*s\" cannot be reached: this version gives sandboxes no network; leave egress_allow empty",
+            (int)message->egress_allow[0].len, (const char *)message->egress_allow[0].data);
     return 0;
 }
 

@@ -26,7 +26,7 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 3,
+    JAIL_PROTOCOL_VERSION = 4,
     JAIL_FDS_MAX = 3,           // descriptors with one request
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
@@ -39,7 +39,7 @@ enum {
     JAIL_DISK_MIB_MAX = 1024 * 1024,
     JAIL_PIDS_MAX = 65536,
     JAIL_HOSTNAME_MAX = 63,
-    JAIL_DETAIL_MAX = 160,
+    JAIL_DETAIL_MAX = 256,     // the longest sentence of a tier's probe, with its NUL
     JAIL_VOLUME_ID = 16,       // bytes
     JAIL_VOLUME_MIB_MIN = 16,  // less has no room for a journal
     JAIL_VOLUME_MIB_MAX = 1024 * 1024,
