@@ -327,10 +327,10 @@ def a_signal_ends_a_run_whose_output_nobody_reads(engine):
     for terminal in ([], ["--tty"]):
         ours, theirs = pty.openpty()
         cooked = termios.tcgetattr(theirs)
+        count = len(engine.lines) + 1
         running = subprocess.Popen([CLI, "run", "--template", "t", *terminal, "--exec", "talk"], stdin=theirs,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(engine),
                                    start_new_session=True)
-        count = len(engine.lines) + 1
         wait_for(lambda: len(engine.lines) == count)
         line = engine.lines[-1]
 
