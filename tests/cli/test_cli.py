@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sandbox-cli against an engine made here, and stand-ins for its companion programs.  Prints TAP.
 
-test_cli.py CLI HELLO..."""
+test_cli.py CLI README_EXAMPLE... -- HELLO..."""
 import contextlib
 import fcntl
 import json
@@ -19,7 +19,9 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_engine import Engine, exec_result, parse  # noqa: E402
 
-CLI, *HELLOS = (os.path.abspath(p) for p in sys.argv[1:])
+SPLIT = sys.argv.index("--")
+CLI, *README_EXAMPLES = (os.path.abspath(p) for p in sys.argv[1:SPLIT])
+HELLOS = [os.path.abspath(p) for p in sys.argv[SPLIT + 1:]]
 DEADLINE = 20
 
 tests = []
@@ -327,10 +329,10 @@ def a_signal_ends_a_run_whose_output_nobody_reads(engine):
     for terminal in ([], ["--tty"]):
         ours, theirs = pty.openpty()
         cooked = termios.tcgetattr(theirs)
+        count = len(engine.lines) + 1
         running = subprocess.Popen([CLI, "run", "--template", "t", *terminal, "--exec", "talk"], stdin=theirs,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(engine),
                                    start_new_session=True)
-        count = len(engine.lines) + 1
         wait_for(lambda: len(engine.lines) == count)
         line = engine.lines[-1]
 
@@ -566,6 +568,19 @@ def the_example_runs_with_both_libraries(engine):
         assert engine.destroyed[-1] == number and engine.creates[-1][4] == [b"GREETING=hello"]
     done = cli(program=HELLOS[0], SANDBOX_SOCKET="/nonexistent")
     assert done.returncode == 1 and done.err.startswith("init: ")
+
+
+@test
+def the_readmes_examples_run_where_nothing_is_warm_yet(engine):
+    engine.scripts["python3 -c 'print(6 * 7)'"] = exec_result(out=b"42\n")
+    engine.scripts["ls -l /"] = exec_result(out=b"total 0\n")
+    for number, program in enumerate(README_EXAMPLES, 1):
+        done = cli(program=program, engine=engine)
+        assert done.returncode == 0 and done.out.startswith("42\n"), (program, done.returncode, done.out, done.err)
+        create = engine.creates[-1]
+        assert create[3] == [b"python-agent"] and create[5][0] > 0, create  # pool_wait_ms: 0 fails unless one is warm
+        assert len(engine.destroyed) == number
+    assert done.out == "42\ntotal 0\n", done.out
 
 
 def main():
