@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define SET(text) "--set", text
@@ -255,6 +256,27 @@ static void a_start_that_fails_leaves_nothing(void **state)
     rig_stop(rig);
 }
 
+// Of an engine that was killed between a socket's name and its removal.
+static void names_left_behind(struct rig *rig)
+{
+    rig_with_machines(rig);
+    static const char *const names[] = {"run/vm-0123456789abcdef", "run/vm-fedcba9876543210", "run/vm-notours"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[128];
+        rig_path(rig, names[i], path, sizeof path);
+        assert_int_equal(mknod(path, S_IFSOCK | 0600, 0), 0);
+    }
+}
+
+static void names_of_a_killed_engine_are_removed(void **state)
+{
+    struct rig *rig = rig_launch(NULL, names_left_behind);
+    rig_await_ready(rig);
+    assert_int_equal(names_in_run(rig, "vm-"), 1);
+    assert_int_equal(names_in_run(rig, "vm-notours"), 1);
+    rig_stop(rig);
+}
+
 static void a_second_call_is_nobodys(void **state)
 {
     struct rig *rig = start(NULL);
@@ -374,6 +396,7 @@ int main(void)
         cmocka_unit_test(a_warm_machine_that_never_boots_is_given_up),
         cmocka_unit_test(one_that_ends_while_it_boots_is_told),
         cmocka_unit_test(a_start_that_fails_leaves_nothing),
+        cmocka_unit_test(names_of_a_killed_engine_are_removed),
         cmocka_unit_test(a_second_call_is_nobodys),
         cmocka_unit_test(the_monitor_pauses_and_resumes),
         cmocka_unit_test(an_agent_that_does_not_listen_does_not_hold_up_a_pause),

@@ -9,6 +9,7 @@
 #include "sys/template_store.h"
 #include "wire/vmm.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,6 +19,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define NAME_PREFIX "vm-"
 
 enum { NAME_DIGITS = 16 };
 
@@ -182,11 +185,11 @@ static int bind_at(int dir_fd, const char *name, int *ret_listener)
 // A listening socket that has no name any more; *ret_dial is how to connect to it all the same (/proc/self/fd/N).
 static int unnamed_listener(int run_dir, int *ret_listener, int *ret_dial)
 {
-    char digits[NAME_DIGITS + 1], name[NAME_DIGITS + sizeof "vm-"];
+    char digits[NAME_DIGITS + 1], name[NAME_DIGITS + sizeof NAME_PREFIX];
     int r = random_hex(digits, NAME_DIGITS);
     if (r < 0)
         return r;
-    snprintf(name, sizeof name, "vm-%s", digits);
+    snprintf(name, sizeof name, NAME_PREFIX "%s", digits);
     r = bind_at(run_dir, name, ret_listener);
     if (r < 0)
         return r;
@@ -393,6 +396,21 @@ const struct driver vm_driver = {
     .stats = stats,
 };
 
+// Names of an engine that was killed just as it had given one.
+static void remove_strays(int run_dir)
+{
+    cleanup_fd int fd = openat(run_dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL)
+        return;
+    take_fd(&fd);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (strncmp(e->d_name, NAME_PREFIX, sizeof NAME_PREFIX - 1) == 0 &&
+            strlen(e->d_name) == sizeof NAME_PREFIX - 1 + NAME_DIGITS)
+            unlinkat(run_dir, e->d_name, 0);
+    closedir(dir);
+}
+
 int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver)
 {
     struct vm_driver *d = calloc(1, sizeof *d);
@@ -400,6 +418,7 @@ int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver)
         return -ENOMEM;
     d->config = *config;
     TAILQ_INIT(&d->all);
+    remove_strays(config->run_dir);
     *ret_driver = d;
     return 0;
 }
