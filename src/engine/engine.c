@@ -166,7 +166,8 @@ static int add_vm_tier(struct engine *e)
                                      .jailer = e->container,
                                      .run_dir = ENGINE_FD_RUN_DIR,
                                      .store = ENGINE_FD_TEMPLATES_DIR,
-                                     .kernel = e->config->vm_kernel};
+                                     .kernel = e->config->vm_kernel,
+                                     .answer_ms = e->config->guest_deadline_ms};
     int r = vm_driver_new(&config, &e->vm);
     if (r < 0)
         return r;

@@ -358,6 +358,29 @@ static void a_monitor_that_breaks_the_protocol_is_ended(void **state)
     }
 }
 
+static void a_monitor_that_says_nothing_is_killed(void **state)
+{
+    struct rig *rig = start(ARGS(SET("guest_deadline_ms=200")));
+    cleanup_fd int fd = rig_connect(rig);
+    uint32_t id = create(fd);
+    atomic_store(&rig->play.monitor, MONITOR_SILENT);
+    rig_send_simple(fd, RIG_PAUSE, 1, id);
+    rig_expect_error(fd, 1, SANDBOX_ERR_INTERNAL, "could not be paused");
+    RIG_AWAIT(rig->play.stops >= 1 && logged(rig, "its monitor did not answer"));
+    RIG_AWAIT(rig->play.live == 0);
+    rig_send_stat(fd, 2, id);
+    rig_expect_error(fd, 2, SANDBOX_ERR_GUEST_UNAVAILABLE, "ended by itself");
+    // One that answers in time stays, however long it is paused.
+    atomic_store(&rig->play.monitor, MONITOR_OK);
+    id = create(fd);
+    rig_send_simple(fd, RIG_PAUSE, 3, id);
+    rig_expect(fd, 3, SANDBOX__SERVER_MESSAGE__RESPONSE_PAUSE);
+    assert_true(rig_silent(fd, 400));
+    rig_send_simple(fd, RIG_RESUME, 4, id);
+    rig_expect(fd, 4, SANDBOX__SERVER_MESSAGE__RESPONSE_RESUME);
+    rig_stop(rig);
+}
+
 static void why_a_machine_ended_is_told(void **state)
 {
     struct rig *rig = start(NULL);
@@ -402,6 +425,7 @@ int main(void)
         cmocka_unit_test(an_agent_that_does_not_listen_does_not_hold_up_a_pause),
         cmocka_unit_test(a_monitor_that_refuses_keeps_its_machine),
         cmocka_unit_test(a_monitor_that_breaks_the_protocol_is_ended),
+        cmocka_unit_test(a_monitor_that_says_nothing_is_killed),
         cmocka_unit_test(why_a_machine_ended_is_told),
         cmocka_unit_test(the_end_of_the_engine_waits_for_no_monitor),
     };

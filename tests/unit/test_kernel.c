@@ -222,8 +222,13 @@ static void module_files_have_names(void **state)
     static const struct {
         const char *path, *name;
     } good[] = {{"a/b/virtio-rng.ko", "virtio_rng"}, {"ext4.ko.xz", "ext4"}, {"./x.ko.zst", "x"}, {"/y.ko.gz", "y"}};
-    static const char *const bad[] = {
-        "", ".ko", "a/.ko.xz", "ext4.ko.lz4", "ext4", "ext4.ko/", "a_name_of_fifty_six_letters_is_longer_than_any_module_has.ko"};
+    static const char *const bad[] = {"",
+                                      ".ko",
+                                      "a/.ko.xz",
+                                      "ext4.ko.lz4",
+                                      "ext4",
+                                      "ext4.ko/",
+                                      "a_name_of_fifty_six_letters_is_longer_than_any_module_has.ko"};
     char name[MODULE_NAME_MAX + 1];
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         assert_true(module_name_of(good[i].path, name));

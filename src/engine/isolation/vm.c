@@ -1,6 +1,7 @@
 #include "engine/isolation/vm.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/id.h"
 #include "base/log.h"
@@ -39,6 +40,7 @@ struct vm {
     uint32_t request_id;
     driver_done_fn *done;
     void *arg;
+    struct timer patience;
     char reason[VMM_DETAIL_MAX + 64];  // of its end, as the monitor says
 };
 
@@ -68,6 +70,7 @@ static void answer_request(struct vm *vm, int error, const char *detail)
 {
     driver_done_fn *done = vm->done;
     vm->done = NULL;
+    timer_cancel(vm->driver->config.loop, &vm->patience);
     const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
     if (done != NULL)
         done(vm->arg, &answer);
@@ -107,6 +110,15 @@ static void on_message(void *arg, uint32_t events)
         answer_request(vm, m.error, m.detail);
 }
 
+// One that a guest has taken over may say nothing for ever: nobody waits for it.
+static void on_late(void *arg)
+{
+    struct vm *vm = arg;
+    snprintf(vm->reason, sizeof vm->reason, "its monitor did not answer");
+    container_driver.stop(vm->driver->config.jailer, vm->handle);
+    answer_request(vm, -ETIMEDOUT, "the monitor did not answer");
+}
+
 static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_done_fn *done, void *arg)
 {
     struct vm *vm = find(d, handle);
@@ -116,8 +128,13 @@ static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_
         return -EBUSY;
     d->last_id = d->last_id + 1 != 0 ? d->last_id + 1 : 1;
     const struct vmm_request q = {.op = op, .id = d->last_id};
-    if (send(vm->control, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof q)
-        return -EPIPE;
+    int r = timer_set(d->config.loop, &vm->patience, mono_ns() + d->config.answer_ms * NS_PER_MS);
+    if (r == 0 && send(vm->control, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof q)
+        r = -EPIPE;
+    if (r < 0) {
+        timer_cancel(d->config.loop, &vm->patience);
+        return r;
+    }
     vm->request_id = q.id;
     vm->done = done;
     vm->arg = arg;
@@ -129,6 +146,7 @@ static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_
 static struct vm *vm_free(struct vm *vm)
 {
     TAILQ_REMOVE(&vm->driver->all, vm, link);
+    timer_cancel(vm->driver->config.loop, &vm->patience);
     stop_listening(vm);
     close_fd(&vm->vsock_out);
     close_fd(&vm->dial);
@@ -215,6 +233,7 @@ static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
     if (vm == NULL)
         return NULL;
     *vm = (struct vm){.driver = d, .control = -1, .vsock_out = -1, .dial = -1, .start_done = done, .start_arg = arg};
+    timer_init(&vm->patience, on_late, vm);
     TAILQ_INSERT_TAIL(&d->all, vm, link);
     return vm;
 }

@@ -5,7 +5,7 @@
 // can break is its own sandbox.
 // States of a machine: starting (START_VM is with the jailer) -> live -> gone, when the jailer says EXITED; what a monitor says
 // of its end before that is only kept as the reason.
-// Limits: one request to a monitor at a time.
+// Limits: one request to a monitor at a time; one that does not answer within answer_ms is killed.
 #ifndef ENGINE_ISOLATION_VM_H
 #define ENGINE_ISOLATION_VM_H
 
@@ -24,6 +24,7 @@ struct vm_config {
     int run_dir;               // where a socket has a name for a moment
     int store;                 // of templates; the kernels are beside them
     const char *kernel;        // the name of the one to boot
+    uint64_t answer_ms;        // what a monitor has to answer a request
 };
 
 int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver);
