@@ -159,15 +159,48 @@ static int is_engine(pid_t pid, void *arg)
     return 1;
 }
 
-static int kill_agent(pid_t pid, void *arg)
+static bool is_holder(pid_t pid)
 {
-    return parent_of(pid) == setting()->jailer && uid_of(pid) >= FIRST_GUEST_UID && kill(pid, SIGKILL) == 0;
+    return parent_of(pid) == setting()->jailer && uid_of(pid) >= FIRST_GUEST_UID;
 }
 
-void kill_agents(void)
+static int kill_holder(pid_t pid, void *arg)
 {
-    if (for_processes(kill_agent, NULL) == 0)
-        fail_msg("no agent runs under the jailer %d", setting()->jailer);
+    return is_holder(pid) && kill(pid, SIGKILL) == 0;
+}
+
+void kill_holders(void)
+{
+    if (for_processes(kill_holder, NULL) == 0)
+        fail_msg("no sandbox runs under the jailer %d", setting()->jailer);
+}
+
+struct newest {
+    unsigned long long born;
+    pid_t pid;
+};
+
+static int is_newer(pid_t pid, void *arg)
+{
+    struct newest *n = arg;
+    char path[64], text[4096];
+    unsigned long long born = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    const char *after = is_holder(pid) && slurp(path, text, sizeof text) > 0 ? strrchr(text, ')') : NULL;
+    if (after == NULL ||
+        sscanf(after + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &born) != 1 ||
+        born < n->born)
+        return 0;
+    *n = (struct newest){.born = born, .pid = pid};
+    return 1;
+}
+
+pid_t newest_holder(void)
+{
+    struct newest n = {0};
+    if (for_processes(is_newer, &n) == 0)
+        fail_msg("no sandbox runs under the jailer %d", setting()->jailer);
+    return n.pid;
 }
 
 static int count_entries(const char *path)

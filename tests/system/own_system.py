@@ -26,6 +26,11 @@ def times(many, some):
 
 
 TEMPLATE = "busybox"
+TIER = os.environ.get("SANDBOX_TEST_TIER", "container")
+# Sandboxes get the strongest tier there is: without a kernel there is no vm tier.
+TIER_SETTINGS = ["--set", "vm_kernel=none-for-this-test" if TIER == "container" else f"isolation_floor={TIER}"]
+if SLOW > 1:
+    TIER_SETTINGS += ["--set", f"start_deadline_ms={10000 * SLOW}"]
 UID_BASE = 0x70000000  # sandboxes' uids begin there (src/jailer/uid_slots.h)
 
 
@@ -347,6 +352,8 @@ class System:
             os.mkdir(self.templates)
             subprocess.run(["cp", "-a", "--sparse=always", os.path.join(os.environ["SANDBOX_TEMPLATES"], TEMPLATE),
                             self.templates], check=True)
+        if TIER == "vm" and not os.path.exists(self.templates + "/kernels"):
+            subprocess.run(["cp", "-a", os.path.join(os.environ["SANDBOX_TEMPLATES"], "kernels"), self.templates], check=True)
 
     # -- life --
 
@@ -358,7 +365,7 @@ class System:
                  "--agent", BUILD + "/src/agent/sandbox-agent",
                  "--vmm", BUILD + "/src/vmm/sandbox-vmm", "--user", f"{self.uid}:{self.uid}", "--run", self.run,
                  "--state", self.state, "--templates", self.templates, "--instance", self.instance, "--",
-                 *self.engine_args],
+                 *TIER_SETTINGS, *self.engine_args],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=stderr or log, start_new_session=True)
 
     def answers(self):
@@ -538,7 +545,7 @@ def run_cases(cases, work, systems, clean=lambda: None):
     if os.geteuid():
         print("1..0 # SKIP only root can start a system")
         return
-    os.environ["SANDBOX_TEMPLATES"] = subprocess.run([os.path.join(ROOT, "tests/support/templates"), "busybox"], check=True,
+    os.environ["SANDBOX_TEMPLATES"] = subprocess.run([os.path.join(ROOT, "tests/support/templates"), "busybox", *(["kernel"] if TIER == "vm" else [])], check=True,
                                                      stdout=subprocess.PIPE, text=True).stdout.strip()
     os.makedirs(work, mode=0o755)
     print(f"1..{len(cases)}", flush=True)

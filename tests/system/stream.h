@@ -32,7 +32,4 @@ const sandbox_exec_result_t *told_end(struct told *t);
 // Writes all of it, reading what comes meanwhile.
 void told_write(struct told *t, const void *bytes, size_t n);
 
-// The agent of this stack's sandbox that was started last, as the host sees it.
-pid_t told_newest_agent(void);
-
 #endif

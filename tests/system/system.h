@@ -34,7 +34,7 @@ struct setting {
     const char *socket, *tier_name, *template_name, *small_template, *probe, *hostile;
     sandbox_isolation_t tier;
     unsigned slow;
-    bool on_host;  // the sandboxes' processes can be seen from here: the container tier
+    bool on_host;  // the sandboxes' own processes can be seen from here: the container tier
     const char *stack_dir, *instance;
     pid_t jailer;
 };
@@ -107,8 +107,10 @@ bool a_host_process(void *needle);
 bool no_host_process(void *needle);
 pid_t engine_pid(void);
 
-// Kills every agent of this stack, as the host's administrator might.
-void kill_agents(void);
+// What holds the sandbox of this stack that was started last, as the host sees it: its agent, or on the vm tier its monitor.
+pid_t newest_holder(void);
+// Kills all of them, as the host's administrator might.
+void kill_holders(void);
 
 // An instrumented program keeps what it frees for a while: bounds on memory are this many times as wide.
 #ifdef __SANITIZE_ADDRESS__

@@ -448,8 +448,8 @@ static void destroyed_with_commands_running(void **state)
 
 int main(void)
 {
-    if (!setting()->on_host || setting()->jailer == 0) {
-        printf("1..0 # SKIP only where the host sees the sandbox's parts\n");
+    if (setting()->jailer == 0) {
+        printf("1..0 # SKIP only on a stack of its own\n");
         return 0;
     }
     const struct CMUnitTest tests[] = {

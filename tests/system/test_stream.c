@@ -47,7 +47,7 @@ static void much_goes_through_little_memory(void **state)
     uint64_t bytes = 0;
     sandbox_output_t output = {.on_stdout = count, .arg = &bytes};
     sandbox_exec_spec_t spec = {.command = "head -c 200000000 /dev/zero"};
-    pid_t agent = setting()->on_host ? told_newest_agent() : -1;
+    pid_t agent = setting()->on_host ? newest_holder() : -1;
     uint64_t engine_before = rss_kib(engine_pid()), client_before = rss_kib(getpid());
     uint64_t agent_before = agent > 0 ? rss_kib(agent) : 0;
     cleanup_result sandbox_exec_result_t r = {0};
@@ -224,7 +224,7 @@ static void a_sandbox_that_ends_is_an_error_not_an_exit(void **state)
 {
     (void)state;
     sandbox_spec_t spec = small_spec();
-    for (int destroyed = setting()->on_host ? 0 : 1; destroyed < 2; destroyed++) {
+    for (int destroyed = 0; destroyed < 2; destroyed++) {
         sandbox_handle_t *h = create(&spec);
         cleanup_told struct told t;
         tell(&t, h, "echo up; sleep 600", .terminal = 0);
@@ -232,7 +232,7 @@ static void a_sandbox_that_ends_is_an_error_not_an_exit(void **state)
         if (destroyed)
             assert_ok(sandbox_destroy(h));
         else
-            assert_int_equal(kill(told_newest_agent(), SIGKILL), 0);
+            assert_int_equal(kill(newest_holder(), SIGKILL), 0);
         sandbox_event_t e = {0};
         sandbox_error_t r;
         do {

@@ -225,7 +225,7 @@ static void however_it_ends_the_volume_is_kept(void **state)
     // By itself: the host kills its first process.
     h = create_session(key, 0);
     assert_int_equal(exit_code(h, "echo 3 >> log; sync"), 0);
-    kill_agents();
+    kill_holders();
     assert_true(eventually(has_ended, h, 10000));
     assert_ok(sandbox_destroy(h));
     sandbox_conn_t *conn = NULL;

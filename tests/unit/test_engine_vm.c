@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define SET(text) "--set", text
@@ -255,6 +256,27 @@ static void a_start_that_fails_leaves_nothing(void **state)
     rig_stop(rig);
 }
 
+// Of an engine that was killed between a socket's name and its removal.
+static void names_left_behind(struct rig *rig)
+{
+    rig_with_machines(rig);
+    static const char *const names[] = {"run/vm-0123456789abcdef", "run/vm-fedcba9876543210", "run/vm-notours"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[128];
+        rig_path(rig, names[i], path, sizeof path);
+        assert_int_equal(mknod(path, S_IFSOCK | 0600, 0), 0);
+    }
+}
+
+static void names_of_a_killed_engine_are_removed(void **state)
+{
+    struct rig *rig = rig_launch(NULL, names_left_behind);
+    rig_await_ready(rig);
+    assert_int_equal(names_in_run(rig, "vm-"), 1);
+    assert_int_equal(names_in_run(rig, "vm-notours"), 1);
+    rig_stop(rig);
+}
+
 static void a_second_call_is_nobodys(void **state)
 {
     struct rig *rig = start(NULL);
@@ -336,6 +358,29 @@ static void a_monitor_that_breaks_the_protocol_is_ended(void **state)
     }
 }
 
+static void a_monitor_that_says_nothing_is_killed(void **state)
+{
+    struct rig *rig = start(ARGS(SET("guest_deadline_ms=200")));
+    cleanup_fd int fd = rig_connect(rig);
+    uint32_t id = create(fd);
+    atomic_store(&rig->play.monitor, MONITOR_SILENT);
+    rig_send_simple(fd, RIG_PAUSE, 1, id);
+    rig_expect_error(fd, 1, SANDBOX_ERR_INTERNAL, "could not be paused");
+    RIG_AWAIT(rig->play.stops >= 1 && logged(rig, "its monitor did not answer"));
+    RIG_AWAIT(rig->play.live == 0);
+    rig_send_stat(fd, 2, id);
+    rig_expect_error(fd, 2, SANDBOX_ERR_GUEST_UNAVAILABLE, "ended by itself");
+    // One that answers in time stays, however long it is paused.
+    atomic_store(&rig->play.monitor, MONITOR_OK);
+    id = create(fd);
+    rig_send_simple(fd, RIG_PAUSE, 3, id);
+    rig_expect(fd, 3, SANDBOX__SERVER_MESSAGE__RESPONSE_PAUSE);
+    assert_true(rig_silent(fd, 400));
+    rig_send_simple(fd, RIG_RESUME, 4, id);
+    rig_expect(fd, 4, SANDBOX__SERVER_MESSAGE__RESPONSE_RESUME);
+    rig_stop(rig);
+}
+
 static void why_a_machine_ended_is_told(void **state)
 {
     struct rig *rig = start(NULL);
@@ -374,11 +419,13 @@ int main(void)
         cmocka_unit_test(a_warm_machine_that_never_boots_is_given_up),
         cmocka_unit_test(one_that_ends_while_it_boots_is_told),
         cmocka_unit_test(a_start_that_fails_leaves_nothing),
+        cmocka_unit_test(names_of_a_killed_engine_are_removed),
         cmocka_unit_test(a_second_call_is_nobodys),
         cmocka_unit_test(the_monitor_pauses_and_resumes),
         cmocka_unit_test(an_agent_that_does_not_listen_does_not_hold_up_a_pause),
         cmocka_unit_test(a_monitor_that_refuses_keeps_its_machine),
         cmocka_unit_test(a_monitor_that_breaks_the_protocol_is_ended),
+        cmocka_unit_test(a_monitor_that_says_nothing_is_killed),
         cmocka_unit_test(why_a_machine_ended_is_told),
         cmocka_unit_test(the_end_of_the_engine_waits_for_no_monitor),
     };

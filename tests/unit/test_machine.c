@@ -2,13 +2,20 @@
 #include "agent/machine.h"
 #include "base/cleanup.h"
 #include "jailer/vm.h"
+#include "jailer/vm_enter.h"
+#include "sys/fdpass.h"
 #include "unit.h"
 #include "wire/vmm.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 // The command line that the jailer writes is the one that init reads.
 static void check_command_line(bool volume)
@@ -112,6 +119,130 @@ static void machines_have_more_than_their_sandbox(void **state)
     assert_int_equal(vm_ram_mib(JAIL_MEMORY_MIB_MAX), VMM_MEMORY_MIB_MAX);
 }
 
+struct stage {
+    char dir[32];
+    int line[2];
+    int part[VM_FDS];  // what is sent as what, but for KVM, the log and the delta
+    struct host host;
+};
+
+static void set(struct stage *s)
+{
+    *s = (struct stage){.dir = "/tmp/vm-order.XXXXXX"};
+    assert_non_null(mkdtemp(s->dir));
+    s->host.state_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s->line), 0);
+    for (int i = 0; i < VM_FDS; i++) {
+        s->part[i] = memfd_create("part", MFD_CLOEXEC);
+        assert_int_equal(ftruncate(s->part[i], (i + 1) << 20), 0);
+    }
+    s->host.vmm_fd = s->part[VM_FD_PROGRAM];
+}
+
+static void strike(struct stage *s)
+{
+    for (int i = 0; i < VM_FDS; i++)
+        close(s->part[i]);
+    close(s->line[0]);
+    close(s->line[1]);
+    close(s->host.state_fd);
+    assert_int_equal(rmdir(s->dir), 0);  // nothing in there has a name
+}
+
+static bool same_file(int a, int b)
+{
+    struct stat x, y;
+    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static bool can_order(void)
+{
+    cleanup_fd int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+    if (kvm < 0)
+        print_message("# there is no KVM here\n");
+    return kvm >= 0;
+}
+
+// The parent's side of a START_VM: what is sent is what the child takes, each in its place.
+static void an_order_has_everything_in_its_place(void **state)
+{
+    if (!can_order())
+        skip();
+    struct stage s;
+    set(&s);
+    const struct vm_plan plan = {.image = s.part[VM_FD_DISK],
+                                 .kernel = s.part[VM_FD_KERNEL],
+                                 .initramfs = s.part[VM_FD_INITRAMFS],
+                                 .control = s.part[VM_FD_CONTROL],
+                                 .vsock = s.part[VM_FD_VSOCK],
+                                 .vsock_out = s.part[VM_FD_VSOCK_OUT],
+                                 .log = -1};
+    const struct jail_start what = {.vcpus = 3, .memory_mib = 200, .disk_mib = 64, .pids_max = 9, .hostname = "sbx-1"};
+    const char *step = "";
+    assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
+    static struct vm_order order;
+    int fds[FDPASS_MAX];
+    size_t count = FDPASS_MAX;
+    assert_int_equal(fdpass_recv(s.line[1], &order, sizeof order, fds, &count), sizeof order);
+    assert_int_equal(count, VM_FDS);
+    assert_int_equal(order.probe, 0);
+    assert_int_equal(order.vcpus, 3);
+    assert_int_equal(order.ram_mib, vm_ram_mib(200));
+    assert_int_equal(order.disk_mib, vm_disk_mib((VM_FD_DISK + 1) << 20, 64));
+    assert_non_null(strstr(order.cmdline, "--hostname=sbx-1"));
+    for (int i = 0; i < VM_FDS; i++)
+        if (i != VM_FD_KVM && i != VM_FD_LOG && i != VM_FD_DELTA)
+            assert_true(same_file(fds[i], s.part[i]));
+    assert_int_equal(vm_check_kvm(fds[VM_FD_KVM]), 0);
+    struct stat delta;
+    assert_int_equal(fstat(fds[VM_FD_DELTA], &delta), 0);
+    assert_true(S_ISREG(delta.st_mode) && delta.st_nlink == 0 && delta.st_size == 0 && (delta.st_mode & 0777) == 0600);
+    assert_int_equal(fcntl(fds[VM_FD_DELTA], F_GETFL) & O_ACCMODE, O_RDWR);
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
+    strike(&s);
+}
+
+static void the_order_of_a_probe_has_no_machine(void **state)
+{
+    if (!can_order())
+        skip();
+    struct stage s;
+    set(&s);
+    const struct vm_plan plan = {.probe = true, .log = s.part[VM_FD_LOG]};
+    const struct jail_start what = {.vcpus = 1};
+    const char *step = "";
+    assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
+    static struct vm_order order;
+    int fds[FDPASS_MAX];
+    size_t count = FDPASS_MAX;
+    assert_int_equal(fdpass_recv(s.line[1], &order, sizeof order, fds, &count), sizeof order);
+    assert_int_equal(count, VM_FD_PROBE_END);
+    assert_int_equal(order.probe, 1);
+    assert_true(same_file(fds[VM_FD_PROGRAM], s.part[VM_FD_PROGRAM]) && same_file(fds[VM_FD_LOG], s.part[VM_FD_LOG]));
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
+    strike(&s);
+}
+
+static void an_order_that_cannot_be_made_says_at_which_step(void **state)
+{
+    if (!can_order())
+        skip();
+    struct stage s;
+    set(&s);
+    struct vm_plan plan = {.image = -1, .log = -1};
+    const struct jail_start what = {.vcpus = 1, .memory_mib = 64, .disk_mib = 16, .pids_max = 1, .hostname = "a"};
+    const char *step = "";
+    assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), -EBADF);
+    assert_string_equal(step, "making the machine's disk");
+    plan.image = s.part[VM_FD_DISK];
+    plan.kernel = plan.initramfs = plan.control = plan.vsock = plan.vsock_out = -1;
+    assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), -EBADF);
+    assert_string_equal(step, "passing descriptors");
+    strike(&s);
+}
+
 static void only_kvm_is_kvm(void **state)
 {
     static const char *const others[] = {"/dev/null", "/dev/zero", "/proc/self/exe", "/"};
@@ -134,6 +265,9 @@ int main(void)
         cmocka_unit_test(disks_grow_as_far_as_needed_and_possible),
         cmocka_unit_test(machines_have_more_than_their_sandbox),
         cmocka_unit_test(only_kvm_is_kvm),
+        cmocka_unit_test(an_order_has_everything_in_its_place),
+        cmocka_unit_test(the_order_of_a_probe_has_no_machine),
+        cmocka_unit_test(an_order_that_cannot_be_made_says_at_which_step),
     };
     return cmocka_run_group_tests_name("machine", tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include "sys/template_store.h"
 #include "wire/vmm.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define NAME_PREFIX "vm-"
 
 enum { NAME_DIGITS = 16 };
 
@@ -39,6 +42,7 @@ struct vm {
     uint32_t request_id;
     driver_done_fn *done;
     void *arg;
+    struct timer patience;
     char reason[VMM_DETAIL_MAX + 64];  // of its end, as the monitor says
 };
 
@@ -68,6 +72,7 @@ static void answer_request(struct vm *vm, int error, const char *detail)
 {
     driver_done_fn *done = vm->done;
     vm->done = NULL;
+    timer_cancel(vm->driver->config.loop, &vm->patience);
     const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
     if (done != NULL)
         done(vm->arg, &answer);
@@ -118,6 +123,15 @@ static int tell(struct vm *vm, enum vmm_op op, uint32_t *ret_id)
     return 0;
 }
 
+// One that a guest has taken over may say nothing for ever: nobody waits for it.
+static void on_late(void *arg)
+{
+    struct vm *vm = arg;
+    snprintf(vm->reason, sizeof vm->reason, "its monitor did not answer");
+    container_driver.stop(vm->driver->config.jailer, vm->handle);
+    answer_request(vm, -ETIMEDOUT, "the monitor did not answer");
+}
+
 static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_done_fn *done, void *arg)
 {
     struct vm *vm = find(d, handle);
@@ -125,8 +139,13 @@ static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_
         return -ENOENT;
     if (vm->done != NULL)
         return -EBUSY;
-    if (tell(vm, op, &vm->request_id) < 0)
-        return -EPIPE;
+    int r = timer_set(d->config.loop, &vm->patience, mono_ns() + d->config.answer_ms * NS_PER_MS);
+    if (r == 0)
+        r = tell(vm, op, &vm->request_id);
+    if (r < 0) {
+        timer_cancel(d->config.loop, &vm->patience);
+        return r;
+    }
     vm->done = done;
     vm->arg = arg;
     return 0;
@@ -138,6 +157,7 @@ static struct vm *vm_free(struct vm *vm)
 {
     TAILQ_REMOVE(&vm->driver->all, vm, link);
     timer_cancel(vm->driver->config.loop, &vm->settled);
+    timer_cancel(vm->driver->config.loop, &vm->patience);
     stop_listening(vm);
     close_fd(&vm->vsock_out);
     close_fd(&vm->dial);
@@ -194,11 +214,11 @@ static int bind_at(int dir_fd, const char *name, int *ret_listener)
 // A listening socket that has no name any more; *ret_dial is how to connect to it all the same (/proc/self/fd/N).
 static int unnamed_listener(int run_dir, int *ret_listener, int *ret_dial)
 {
-    char digits[NAME_DIGITS + 1], name[NAME_DIGITS + sizeof "vm-"];
+    char digits[NAME_DIGITS + 1], name[NAME_DIGITS + sizeof NAME_PREFIX];
     int r = random_hex(digits, NAME_DIGITS);
     if (r < 0)
         return r;
-    snprintf(name, sizeof name, "vm-%s", digits);
+    snprintf(name, sizeof name, NAME_PREFIX "%s", digits);
     r = bind_at(run_dir, name, ret_listener);
     if (r < 0)
         return r;
@@ -232,6 +252,7 @@ static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
         return NULL;
     *vm = (struct vm){.driver = d, .control = -1, .vsock_out = -1, .dial = -1, .start_done = done, .start_arg = arg};
     timer_init(&vm->settled, on_settled, vm);
+    timer_init(&vm->patience, on_late, vm);
     TAILQ_INSERT_TAIL(&d->all, vm, link);
     return vm;
 }
@@ -423,6 +444,21 @@ const struct driver vm_driver = {
     .stats = stats,
 };
 
+// Names of an engine that was killed just as it had given one.
+static void remove_strays(int run_dir)
+{
+    cleanup_fd int fd = openat(run_dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL)
+        return;
+    take_fd(&fd);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (strncmp(e->d_name, NAME_PREFIX, sizeof NAME_PREFIX - 1) == 0 &&
+            strlen(e->d_name) == sizeof NAME_PREFIX - 1 + NAME_DIGITS)
+            unlinkat(run_dir, e->d_name, 0);
+    closedir(dir);
+}
+
 int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver)
 {
     struct vm_driver *d = calloc(1, sizeof *d);
@@ -430,6 +466,7 @@ int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver)
         return -ENOMEM;
     d->config = *config;
     TAILQ_INIT(&d->all);
+    remove_strays(config->run_dir);
     *ret_driver = d;
     return 0;
 }

@@ -7,7 +7,7 @@
 // of its end before that is only kept as the reason.  A machine with a session's volume is not killed at once: its guest, which
 // has seen the agent's line close, writes what it still holds and switches itself off; after settle_ms it is killed, as one
 // without a volume is at once.
-// Limits: one request to a monitor at a time.
+// Limits: one request to a monitor at a time; one that does not answer within answer_ms is killed.
 #ifndef ENGINE_ISOLATION_VM_H
 #define ENGINE_ISOLATION_VM_H
 
@@ -27,6 +27,7 @@ struct vm_config {
     int store;                 // of templates; the kernels are beside them
     const char *kernel;        // the name of the one to boot
     uint64_t settle_ms;        // longest wait for a guest to write its volume
+    uint64_t answer_ms;        // what a monitor has to answer a request
 };
 
 int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver);
