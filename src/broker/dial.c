@@ -106,11 +106,9 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         return;
     }
     SSL *ssl = d->tls ? bufferevent_openssl_get_ssl(bev) : NULL;
-    unsigned long code = d->tls ? bufferevent_get_openssl_error(bev) : 0;
-    bool reached = d->tls && (code != 0 || SSL_get_state(ssl) != TLS_ST_BEFORE);
-    if (reached) {
-        const char *why = tls_failure(ssl, code);
-        end(d, DIAL_UNTRUSTED, why);
+    // An upstream that said anything was reached; another address of it will not be more trusted.
+    if (ssl != NULL && BIO_number_read(SSL_get_rbio(ssl)) > 0) {
+        end(d, DIAL_UNTRUSTED, tls_failure(ssl, bufferevent_get_openssl_error(bev)));
         return;
     }
     drop_bev(d);
