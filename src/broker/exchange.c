@@ -363,7 +363,7 @@ static void on_up_event(struct bufferevent *bev, short what, void *arg)
         return;
     }
     x->up_eof = true;
-    x->up_cut = (what & BEV_EVENT_EOF) == 0;
+    x->up_cut = (what & BEV_EVENT_ERROR) != 0;
     pump_response(x);
 }
 

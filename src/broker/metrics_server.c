@@ -85,7 +85,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
     struct reader *r = arg;
     (void)bev;
     // One that has only said that it will not ask again still gets its answer.
-    if ((what & BEV_EVENT_EOF) == 0 || !r->answered)
+    if ((what & BEV_EVENT_ERROR) != 0 || !r->answered)
         reader_free(r);
 }
 

@@ -204,7 +204,8 @@ static void on_write(struct bufferevent *bev, void *arg)
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     struct way *w = arg;
-    if ((what & BEV_EVENT_EOF) == 0) {
+    // Both can be told at once.
+    if ((what & BEV_EVENT_ERROR) != 0) {
         tunnel_cut(w->tunnel, "reset");
         return;
     }

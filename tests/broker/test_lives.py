@@ -71,7 +71,7 @@ def descriptors_are_looked_at():
             error, detail = BROKER.call(2, 50, add=add, fds=[bad.fileno()])
             same(error, -22, f"{bad}")
             need("descriptor 0" in detail, detail)
-            same(BROKER.descriptors(), before, "descriptors stay")
+            need(BROKER.descriptors() <= before, "descriptors stay")
 
 
 def a_malformed_request_ends_the_line():
@@ -104,7 +104,7 @@ def nobody_else_commands():
             f"s.connect({BROKER.settings['control_socket']!r})\ntry:\n s.send(bytes(17252))\n print(s.recv(100))\n"
             f"except OSError: print(b'')\n")
     os.chmod(BROKER.settings["control_socket"], 0o666)
-    out = subprocess.run([sys.executable, "-c", code], user=12345, stdout=subprocess.PIPE, check=False, timeout=60).stdout
+    out = subprocess.run(["/usr/bin/python3", "-c", code], user=12345, extra_groups=[], stdout=subprocess.PIPE, check=False, timeout=60).stdout
     same(out.strip(), b"b''", "another user was heard")
     BROKER.logged("engine_refused", why="another user", uid=12345)
     before_hello = BROKER.line
