@@ -200,12 +200,13 @@ static void stop(struct broker *b, struct parts *parts)
 
 static int serve(struct broker *b, const struct files *files, struct err *err)
 {
-    bool landlock = false;
-    int r = confine(files->dir, &landlock);
+    struct confined confined = {0};
+    int r = confine(files->dir, &confined);
     if (r < 0)
         return err_set(err, r, "it cannot be confined: %s", strerror(-r));
     log_info("started", log_str("version", BROKER_VERSION), log_u64("credentials", credentials_count(b->credentials)),
-             log_bool("landlock", landlock), log_bool("allow_private_upstream", b->config.allow_private_upstream != 0));
+             log_bool("landlock", confined.landlock), log_bool("filter", confined.filter),
+             log_bool("allow_private_upstream", b->config.allow_private_upstream != 0));
     notify_state("READY=1");
     event_base_dispatch(b->base);
     notify_state("STOPPING=1");

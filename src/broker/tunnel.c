@@ -2,6 +2,7 @@
 
 #include "broker/dial.h"
 #include "broker/patience.h"
+#include "broker/splice.h"
 #include "wire/tls_hello.h"
 
 #include <errno.h>
@@ -26,13 +27,16 @@ struct tunnel {
     struct dial *dial;
     struct patience patience;
     unsigned flags;
-    bool looked;  // at what the guest sends first, or need not be
+    bool looked;    // at what the guest sends first, or need not be
+    bool emptying;  // its buffers, to be spliced
+    struct splice *splice;
     struct way up, down;
 };
 
 static void tunnel_free(struct tunnel *t, const char *how)
 {
     t->dial = dial_cancel(t->dial);
+    t->splice = splice_free(t->splice);
     struct metrics *m = &t->sandbox->broker->metrics;
     m->bytes_up += t->up.bytes;
     m->bytes_down += t->down.bytes;
@@ -145,10 +149,52 @@ static void pass_end(struct way *w)
     shutdown(bufferevent_getfd(to), SHUT_WR);
 }
 
+static void on_spliced(void *arg, unsigned direction, size_t n)
+{
+    struct tunnel *t = arg;
+    (direction == 0 ? &t->up : &t->down)->bytes += n;
+    patience_touch(&t->patience);
+}
+
+static void on_splice_end(void *arg, int error)
+{
+    struct tunnel *t = arg;
+    if (error < 0)
+        tunnel_cut(t, "reset");
+    else
+        tunnel_free(t, "whole");
+}
+
+static bool is_empty(struct way *w)
+{
+    return evbuffer_get_length(bufferevent_get_input(w->bev)) == 0 &&
+           evbuffer_get_length(bufferevent_get_output(w->bev)) == 0 && w->eof == w->shut;
+}
+
+// From the first bytes on there is nothing to look at: when both sides are plain sockets, the buffers are emptied and left.
+static void leave_buffers(struct tunnel *t)
+{
+    if (!t->looked || t->splice != NULL || bufferevent_openssl_get_ssl(t->down.bev) != NULL)
+        return;
+    if (!t->emptying) {
+        t->emptying = true;
+        bufferevent_disable(t->up.bev, EV_READ);
+        bufferevent_disable(t->down.bev, EV_READ);
+    }
+    if (!is_empty(&t->up) || !is_empty(&t->down))
+        return;
+    bufferevent_disable(t->up.bev, EV_WRITE);
+    bufferevent_disable(t->down.bev, EV_WRITE);
+    const int fds[2] = {bufferevent_getfd(t->up.bev), bufferevent_getfd(t->down.bev)};
+    const bool ended[2] = {t->up.shut, t->down.shut};
+    if (splice_new(t->sandbox->broker->base, fds, ended, on_spliced, on_splice_end, t, &t->splice) < 0)
+        tunnel_cut(t, "busy");
+}
+
 static void pump(struct way *w)
 {
     struct tunnel *t = w->tunnel;
-    if (other(w)->bev == NULL)
+    if (other(w)->bev == NULL || t->splice != NULL)
         return;
     if (w == &t->up && !t->looked && look(t) <= 0)
         return;
@@ -165,6 +211,8 @@ static void pump(struct way *w)
     pass_end(w);
     if (t->up.shut && t->down.shut)
         tunnel_free(t, "whole");
+    else
+        leave_buffers(t);
 }
 
 static void on_dialled(void *arg, const struct dial_result *result);

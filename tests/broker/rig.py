@@ -28,6 +28,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
 PROGRAM = os.path.join(BUILD, "src/broker/sandbox-broker")
 SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
+MEMORY = 1 if SLOW == 1 else 8  # instrumented programs need more, and give nothing back at once
 BROKER_UID = 62001
 PROXY_PORT, TRANSPARENT_PORT = 8080, 8081
 SYNTHETIC = "198.18.0.0"
@@ -722,6 +723,8 @@ class Broker:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(20 * SLOW)
         self.line.close()
+        if self.process.returncode != 0:
+            print("# " + "\n# ".join(x.decode("latin-1")[:300] for x in self.read_log().splitlines()[-60:] if not x.startswith(b"{")))
         return self.process.returncode
 
 
