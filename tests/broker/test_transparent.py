@@ -311,7 +311,8 @@ def much_through_many_at_once():
     for t in threads:
         t.join()
     same(errors, [])
-    eventually(lambda: BROKER.descriptors() <= before, "descriptors stay")
+    # But for the empty pipes that are kept for the next ones.
+    eventually(lambda: BROKER.descriptors() <= before + 16, "descriptors stay")
 
 
 CASES = [allowed_names_have_addresses, other_names_do_not_exist, questions_over_tcp, malformed_questions, questions_have_a_rate,
