@@ -39,6 +39,7 @@ static void check_volume(const struct jail_request *q)
 {
     bool named = !is_zero(q->volume.id, sizeof q->volume.id);
     need(named == jail_volume_named(q->volume.id));
+    need(q->volume.reserved == 0 && q->volume.machine <= (q->op == JAIL_OP_VOLUME_CREATE ? 1 : 0));
     switch (q->op) {
     case JAIL_OP_VOLUME_CREATE:
         need(named && q->volume.mib >= JAIL_VOLUME_MIB_MIN && q->volume.mib <= JAIL_VOLUME_MIB_MAX);
@@ -47,6 +48,7 @@ static void check_volume(const struct jail_request *q)
         need(named);
         break;
     case JAIL_OP_START:
+    case JAIL_OP_START_VM:
     case JAIL_OP_VOLUME_LIST:
         break;
     default:

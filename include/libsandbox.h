@@ -436,6 +436,8 @@ sandbox_error_t sandbox_write_stream(sandbox_handle_t *handle, const char *path,
  * sandbox.  Keys belong to the uid that uses them: two uids never share a volume.  One sandbox at a time has it; a second
  * create waits for up to pool_wait_ms, then fails with POOL_EXHAUSTED.  ttl_seconds counts when a volume is made, and never
  * changes one that is there; it is cut to the platform's maximum.  What the template has in /workspace is not to be seen.
+ * A volume stays on the isolation tier it was made on: a create that has it is on that tier, or fails with INVALID_SPEC where
+ * min_isolation is above it or that tier does not work.
  *
  * Adds to the volume's time, whether a sandbox has it or not, up to the platform's maximum lifetime after it was made; 0 only
  * asks.  *out_expires_at (may be NULL) is when it ends, in seconds since 1970.

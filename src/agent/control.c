@@ -110,6 +110,8 @@ static void on_packet(const struct control *c, const uint8_t *packet, size_t n, 
     case SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM:
         if (*fd >= 0)
             lines_open(c->agent->lines, take_fd(fd), command->open_stream->id);
+        else  // none came along, or there was no number free for it: for the host it is a line that has ended
+            control_stream_ended(c->agent, command->open_stream->id);
         break;
     case SANDBOX__AGENT__COMMAND__COMMAND_PING:
         on_ping(c, command->ping);

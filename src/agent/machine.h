@@ -7,9 +7,10 @@
 // code is therefore root of a user namespace only: it cannot load modules, open the disk, trace or signal this process, or make
 // a vsock socket (no filter lets it), and what it sees and may do is what it sees and may do on the container tier.
 //
-// Order: modules -> disk -> a root without the initramfs, whose memory is freed -> control groups -> the door (before any
-// guest code exists) -> the sandbox -> serving.  Any failure is one line on the console, and the machine is switched off.
-// The end of the host's control connection, or of the sandbox, switches it off too.
+// Order: modules -> disk -> a root without the initramfs, whose memory is freed -> the session's volume -> control groups ->
+// the door (before any guest code exists) -> the sandbox -> serving.  Any failure is one line on the console, and the machine
+// is switched off. The end of the host's control connection, or of the sandbox, switches it off too; with a volume, the sandbox
+// is killed first, and what it has written is on the volume before the machine is off.
 #ifndef AGENT_MACHINE_H
 #define AGENT_MACHINE_H
 
@@ -24,11 +25,13 @@ struct machine_options {
     uint64_t pids_max;
     uint64_t vcpus;
     char hostname[JAIL_HOSTNAME_MAX + 1];
+    bool volume;  // /workspace is a disk of its own
 };
 
 // Whether the program was started by a kernel for this: the first argument is --vm.
 bool machine_wanted(int argc, char **argv);
-// Reads `--vm --memory-mib=N --disk-mib=N --pids=N --vcpus=N --hostname=NAME`, all of them needed.  False: one is not good.
+// Reads `--vm --memory-mib=N --disk-mib=N --pids=N --vcpus=N --hostname=NAME`, all of them needed, and `--volume`.  False: one
+// is not good.
 bool machine_options_parse(int argc, char **argv, struct machine_options *ret_options);
 // Runs the machine, and switches it off at the end.
 void machine_run(int argc, char **argv) __attribute__((noreturn));
@@ -41,6 +44,13 @@ int machine_load_modules(void);
 // Mounts the disk /dev/vda, as soon as it is there: *ret_mount is detached.  `disk_mib` of it are free to write: it is
 // grown where it has less, and where it has more the rest is taken by a file without a name (*ret_reserve, or -1).
 int machine_mount_disk(uint64_t disk_mib, int *ret_mount, int *ret_reserve);
+// What a sandbox sees of the volume: as on the container tier, neither lost+found nor anything else of the file system's own.
+#define MACHINE_VOLUME_DIR "workspace"
+// Mounts the session's volume, the disk /dev/vdb, in the machine's root, where nothing of the sandbox sees it; there is a
+// directory MACHINE_VOLUME_DIR in it.
+int machine_mount_volume(int *ret_volume);
+// Returns when all that was ever written to the volume is on the host's disk; nobody must be writing any more.
+int machine_sync_volume(int volume);
 // How many blocks to grow to so that `want` are free, on a device of `device` blocks; and how many to take away then.
 uint64_t machine_disk_grown(uint64_t blocks, uint64_t available, uint64_t want, uint64_t device);
 
@@ -52,10 +62,13 @@ int machine_leave_initramfs(int disk);
 // Takes away limits that come from the machine's size.
 int machine_raise_limits(void);
 
-// Builds the sandbox over `disk`.  *ret_control: the engine's end of the agent's control line, *ret_pidfd: its first process.
-// `agent` is the agent's program.  On failure `ret_step` is a sentence part.
-int machine_start_sandbox(const struct machine_options *options, int disk, int agent, int *ret_control, int *ret_pidfd,
-                          const char **ret_step);
+// Builds the sandbox over `disk`, with the directory of `volume` (-1: none) as its /workspace.  *ret_control: the engine's end
+// of the agent's control line, *ret_pidfd: its first process. `agent` is the agent's program.  On failure `ret_step` is a
+// sentence part.
+int machine_start_sandbox(const struct machine_options *options, int disk, int volume, int agent, int *ret_control,
+                          int *ret_pidfd, const char **ret_step);
+// Kills all of it, and returns when none of it runs any more, or after a while.
+void machine_end_sandbox(int pidfd);
 
 // A vsock socket that listens on AGENT_VSOCK_PORT.
 int machine_door_open(int *ret_listener);

@@ -24,6 +24,7 @@ bool machine_options_parse(int argc, char **argv, struct machine_options *ret_op
         PIDS,
         VCPUS,
         HOSTNAME,
+        VOLUME,
         ALL = (1 << VM) | (1 << MEMORY) | (1 << DISK) | (1 << PIDS) | (1 << VCPUS) | (1 << HOSTNAME)
     };
     static const struct option table[] = {
@@ -33,6 +34,7 @@ bool machine_options_parse(int argc, char **argv, struct machine_options *ret_op
         {"pids", required_argument, NULL, PIDS},
         {"vcpus", required_argument, NULL, VCPUS},
         {"hostname", required_argument, NULL, HOSTNAME},
+        {"volume", no_argument, NULL, VOLUME},
         {0},
     };
     struct machine_options o = {0};
@@ -40,7 +42,7 @@ bool machine_options_parse(int argc, char **argv, struct machine_options *ret_op
     opterr = 0;
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "", table, NULL)) != -1;) {
-        bool good = c == VM;
+        bool good = c == VM || c == VOLUME;
         if (c == MEMORY)
             good = parse_u64(optarg, JAIL_MEMORY_MIB_MIN, JAIL_MEMORY_MIB_MAX, &o.memory_mib) == 0;
         else if (c == DISK)
@@ -55,7 +57,8 @@ bool machine_options_parse(int argc, char **argv, struct machine_options *ret_op
             return false;
         seen |= 1U << c;
     }
-    if (seen != ALL || optind < argc)
+    o.volume = (seen & (1U << VOLUME)) != 0;
+    if ((seen & ALL) != ALL || optind < argc)
         return false;
     *ret_options = o;
     return true;

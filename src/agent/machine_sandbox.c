@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,11 +26,13 @@ enum {
     FIRST_ID = 0x10000,  // ids of the sandbox, none of which the machine itself has
     IDS = 65536,
     ENTER_WAIT_S = 30,
+    END_WAIT_MS = 5000,
 };
 
 struct start {
     const struct machine_options *options;
     int disk, agent;
+    int volume;  // -1: none
     struct cgroup_group *group;
     int line;     // to the child
     int control;  // its end of the control line
@@ -114,18 +117,18 @@ static int set_limits(struct start *s)
 }
 
 // A copy: an id map can only be put on a mount through which nothing is open for writing.
-static int mapped_disk(int disk, int userns)
+static int mapped(int mount, const char *part, int userns)
 {
-    cleanup_fd int copy = mount_clone(disk, "");
+    cleanup_fd int copy = mount_clone(mount, part);
     if (copy < 0)
         return copy;
     int r = mount_idmap(copy, userns);
     return r < 0 ? r : take_fd(&copy);
 }
 
-static int send_order(struct start *s, int root)
+static int send_order(struct start *s, int root, int volume)
 {
-    struct enter_order order = {.shm_bytes = enter_shm_bytes(s->options->memory_mib), .whole_root = 1};
+    struct enter_order order = {.shm_bytes = enter_shm_bytes(s->options->memory_mib), .whole_root = 1, .volume = volume >= 0};
     memcpy(order.hostname, s->options->hostname, sizeof order.hostname);
     cleanup_fd int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     cleanup_fd int dir = cgroup_group_guest_fd(s->group, CGROUP_UNIFIED);
@@ -137,8 +140,9 @@ static int send_order(struct start *s, int root)
     if (r < 0)
         return r;
     int fds[ENTER_FDS + 1] = {
-        [ENTER_FD_TEMPLATE] = root,  [ENTER_FD_DISK] = nothing,       [ENTER_FD_VOLUME] = nothing, [ENTER_FD_DEV] = dev,
-        [ENTER_FD_AGENT] = s->agent, [ENTER_FD_CONTROL] = s->control, [ENTER_FD_LOG] = nothing,    [ENTER_FDS] = guest,
+        [ENTER_FD_TEMPLATE] = root, [ENTER_FD_DISK] = nothing,   [ENTER_FD_VOLUME] = volume >= 0 ? volume : nothing,
+        [ENTER_FD_DEV] = dev,       [ENTER_FD_AGENT] = s->agent, [ENTER_FD_CONTROL] = s->control,
+        [ENTER_FD_LOG] = nothing,   [ENTER_FDS] = guest,
     };
     snprintf(order.group_kind[0], sizeof order.group_kind[0], "%s", cgroup_role_kind(CGROUP_UNIFIED));
     order.groups = 1;
@@ -170,17 +174,19 @@ static int build(struct start *s)
     r = set_limits(s);
     if (r < 0)
         return failed(s, r, "setting the limits");
-    cleanup_fd int root = mapped_disk(s->disk, userns);
+    cleanup_fd int root = mapped(s->disk, "", userns), volume = -1;
     if (root < 0)
         return failed(s, root, "id-mapping the disk");
-    r = send_order(s, root);
+    if (s->volume >= 0 && (volume = mapped(s->volume, MACHINE_VOLUME_DIR, userns)) < 0)
+        return failed(s, volume, "id-mapping the volume");
+    r = send_order(s, root, volume);
     return r < 0 ? failed(s, r, "passing descriptors") : await(s);
 }
 
-int machine_start_sandbox(const struct machine_options *options, int disk, int agent, int *ret_control, int *ret_pidfd,
-                          const char **ret_step)
+int machine_start_sandbox(const struct machine_options *options, int disk, int volume, int agent, int *ret_control,
+                          int *ret_pidfd, const char **ret_step)
 {
-    struct start s = {.options = options, .disk = disk, .agent = agent, .step = "making cgroups"};
+    struct start s = {.options = options, .disk = disk, .volume = volume, .agent = agent, .step = "making cgroups"};
     int control[2], line[2];
     int r = make_groups(&s);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control) < 0)
@@ -204,4 +210,12 @@ int machine_start_sandbox(const struct machine_options *options, int disk, int a
     *ret_control = take_fd(&ours);
     *ret_pidfd = take_fd(&pidfd);
     return 0;
+}
+
+// The first process of its pid namespace takes all others with it, and has ended only when they have.
+void machine_end_sandbox(int pidfd)
+{
+    syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+    struct pollfd ended = {.fd = pidfd, .events = POLLIN};
+    poll(&ended, 1, END_WAIT_MS);
 }

@@ -21,6 +21,7 @@
 #include "agent/processes.h"
 #include "agent/reap.h"
 #include "agent/self_test.h"
+#include "agent/spawn.h"
 #include "base/cleanup.h"
 #include "base/num.h"
 
@@ -113,6 +114,7 @@ static void harden(void)
     syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
     block_signals();
     umask(022);
+    spawn_keep_limits();
     if (getpid() != 1)
         prctl(PR_SET_CHILD_SUBREAPER, 1);
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #ifndef CLONE_INTO_CGROUP
@@ -32,6 +33,16 @@ static _Noreturn void fail(const struct spawn *s, enum spawn_step step, int nega
         n = write(s->report, &f, sizeof f);
     while (n < 0 && errno == EINTR);
     _exit(127);
+}
+
+static struct rlimit files_of_children;
+
+void spawn_keep_limits(void)
+{
+    if (getrlimit(RLIMIT_NOFILE, &files_of_children) < 0)
+        return;
+    const struct rlimit most = {files_of_children.rlim_max, files_of_children.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &most);
 }
 
 // Signals as a new program expects them: nothing blocked, nothing ignored, whatever this process was started with.
@@ -123,6 +134,9 @@ static _Noreturn void child(const struct spawn *s, bool cloned_into_v2)
     r = s->filter ? filter(s) : 0;
     if (r < 0)
         fail(s, SPAWN_FILTER, r);
+    // Last: until the exec all descriptors of the agent are still there, and the filter's would be one too many.
+    if (files_of_children.rlim_max != 0 && setrlimit(RLIMIT_NOFILE, &files_of_children) < 0)
+        fail(s, SPAWN_FORK, -errno);
     if (s->run != NULL) {
         syscall(SYS_close_range, 3U, ~0U, 0U);
         s->run(s->run_arg);

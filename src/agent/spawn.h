@@ -29,6 +29,10 @@ struct spawn {
     bool filter;    // install the second seccomp filter (child_filter.h)
 };
 
+// Once, at the start: this process may have as many descriptors as it can get, because each command, each process in the
+// background and each pipe that one left behind takes some; children begin with what this process began with.
+void spawn_keep_limits(void);
+
 // Forks a child in a session of its own, in the slot's groups, with clean signals and no new privileges.  0 and *ret_pid, or a
 // negative errno if there is no child.  What the child meets later comes through `report`: nothing there after the child's
 // end or its execve means that it ran.

@@ -27,6 +27,7 @@ void log_init(const char *program, enum log_level least)
 {
     program_name = program;
     least_level = least;
+    tzset();  // reads files, once: later this program may be allowed none
 }
 
 int log_level_parse(const char *text, enum log_level *ret_level)

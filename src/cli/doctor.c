@@ -41,9 +41,15 @@ static json_t *tiers_in(const char *text)
 static json_t *ask_engine(const char *socket, json_t *checks)
 {
     char detail[512], *text = NULL;
-    if (sandbox_init(socket) != SANDBOX_OK || sandbox_conn_engine_status(NULL, &text) != SANDBOX_OK) {
+    sandbox_error_t code = sandbox_init(socket);
+    if (code == SANDBOX_OK)
+        code = sandbox_conn_engine_status(NULL, &text);
+    if (code != SANDBOX_OK) {
         add_check(checks, "engine", "warn", sandbox_last_error(),
-                  "start it: systemctl start sandbox-jailer, or sandbox-jailer by hand as root");
+                  code == SANDBOX_ERR_PERMISSION_DENIED
+                      ? "become a user it serves, or have it serve this one: the setting allowed_uids of its engine.conf"
+                      : "start it as root (" SANDBOX_LIBEXEC_DIR "/sandbox-jailer; in a checkout: scripts/stack up), or name "
+                        "the socket of one that runs (--socket, SANDBOX_SOCKET)");
         return NULL;
     }
     sandbox_cleanup();
@@ -57,17 +63,22 @@ static json_t *ask_engine(const char *socket, json_t *checks)
 static json_t *ask_jailer(json_t *checks)
 {
     static char output[PROBE_OUTPUT_MAX];
-    char jailer[4096], agent[4096];
+    char jailer[4096], agent[4096], vmm[4096];
     if (!find_companion("sandbox-jailer", "jailer", "SANDBOX_JAILER_PROGRAM", jailer, sizeof jailer)) {
         add_check(checks, "probe", "fail", "the program sandbox-jailer is not beside this one, nor where it would be installed",
                   "install sandbox-engine, or name it in $SANDBOX_JAILER_PROGRAM");
         return NULL;
     }
     // An instance of its own, so that a jailer at work is not disturbed.
-    char *argv[] = {jailer, (char *)"--probe", (char *)"--instance", (char *)"doctor", NULL, NULL, NULL};
+    char *argv[] = {jailer, (char *)"--probe", (char *)"--instance", (char *)"doctor", NULL, NULL, NULL, NULL, NULL};
+    int n = 4;
     if (find_companion("sandbox-agent", "agent", "SANDBOX_AGENT_PROGRAM", agent, sizeof agent)) {
-        argv[4] = (char *)"--agent";
-        argv[5] = agent;
+        argv[n++] = (char *)"--agent";
+        argv[n++] = agent;
+    }
+    if (find_companion("sandbox-vmm", "vmm", "SANDBOX_VMM_PROGRAM", vmm, sizeof vmm)) {
+        argv[n++] = (char *)"--vmm";
+        argv[n++] = vmm;
     }
     int r = run_and_read(argv, PROBE_TIMEOUT_S, output, sizeof output);
     json_t *tiers = r >= 0 ? tiers_in(output) : NULL;
@@ -164,7 +175,7 @@ static int examine(const char *socket, const char *store, bool as_json)
     bool works = one_works(tiers);
     json_decref(tiers);
     json_decref(checks);
-    return works && fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
+    return works ? CLI_OK : CLI_FAILED;
 }
 
 static int doctor(const struct command *command, int argc, char **argv)

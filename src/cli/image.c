@@ -82,10 +82,10 @@ static int verify(const struct command *command, int argc, char **argv)
         else
             return option == 'h' ? CLI_OK : CLI_USAGE;
     }
+    if (template_name == NULL)
+        return usage_error(command, "--template NAME is needed; sandbox-cli template list shows which there are");
     if (no_arguments(command, argc, argv) != CLI_OK)
         return CLI_USAGE;
-    if (template_name == NULL)
-        return usage_error(command, "--template is needed");
     if (template_name[0] == '-' || template_name[0] == '\0')
         return usage_error(command, "'%s' is not a template's name", template_name);
     char *image[] = {NULL, (char *)"verify", (char *)"--store", (char *)store_or_default(store), template_name, NULL};

@@ -1,11 +1,19 @@
 #include "lines.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static bool failed;
+// Why what is printed does not get to stdout, once it does not; 0: it does.
+static int failed;
+
+static void note_failure(void)
+{
+    if (failed == 0)
+        failed = errno != 0 ? errno : EIO;
+}
 
 // Steals `line`.
 static void put_line(json_t *line)
@@ -13,7 +21,7 @@ static void put_line(json_t *line)
     // 15 digits: 12.3 is written as 12.3.
     char *text = line != NULL ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     if (text == NULL || puts(text) < 0 || fflush(stdout) != 0)
-        failed = true;
+        note_failure();
     free(text);
     json_decref(line);
 }
@@ -59,9 +67,9 @@ int put_stdout(void *arg, const uint8_t *data, size_t len)
 {
     (void)arg;
     if (fwrite(data, 1, len, stdout) != len || fflush(stdout) != 0)
-        failed = true;
+        note_failure();
     line_is_open = len > 0 ? data[len - 1] != '\n' : line_is_open;
-    return failed;
+    return failed != 0;
 }
 
 // Nobody may be listening to stderr, and that is no failure.
@@ -76,11 +84,11 @@ int put_stderr(void *arg, const uint8_t *data, size_t len)
 void end_output(void)
 {
     if (line_is_open && (putchar('\n') == EOF || fflush(stdout) != 0))
-        failed = true;
+        note_failure();
     line_is_open = false;
 }
 
-bool output_intact(void)
+int output_error(void)
 {
-    return !failed;
+    return failed;
 }

@@ -3,7 +3,7 @@
 #define CLI_LINES_H
 
 #include <libsandbox.h>
-#include <stdbool.h>
+#include <stdint.h>
 
 // {"event":"created",...}: `template_name` as the user gave it.
 void line_created(const sandbox_handle_t *sandbox, const char *template_name, double create_ms);
@@ -18,7 +18,7 @@ int put_stderr(void *arg, const uint8_t *data, size_t len);
 // The end of a script's stdout: closed with a newline if it has none.
 void end_output(void);
 
-// Whether everything so far could be written.
-bool output_intact(void);
+// 0 while everything could be written; else the errno of the first failure.
+int output_error(void);
 
 #endif

@@ -1,9 +1,12 @@
 // sandbox-cli: which subcommand, and nothing else.
 #include "cli.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <libsandbox.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct command *const commands[] = {&run_command, &template_command, &verify_command, &status_command,
                                                  &doctor_command};
@@ -38,8 +41,31 @@ static void print_help(FILE *to)
     fputs(outro, to);
 }
 
+// The number of a closed standard stream would be the engine's socket's, and what is printed would go into that.  Each gets
+// /dev/null, opened so that using it fails as before.
+static bool hold_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            return false;
+    return true;
+}
+
+// What is still in stdout's buffer is written; a success that could not be told is none.
+static int finish(const char *name, int status)
+{
+    errno = 0;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || status != CLI_OK)
+        return status;
+    fprintf(stderr, "sandbox-cli %s: standard output cannot be written%s%s\n", name, errno != 0 ? ": " : "",
+            errno != 0 ? strerror(errno) : "");
+    return CLI_FAILED;
+}
+
 int main(int argc, char **argv)
 {
+    if (!hold_standard_streams())
+        return CLI_FAILED;
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;
@@ -54,7 +80,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i]->name) == 0)
-            return commands[i]->run(commands[i], argc - 1, argv + 1);
+            return finish(commands[i]->name, commands[i]->run(commands[i], argc - 1, argv + 1));
     fprintf(stderr, "sandbox-cli: there is no command '%s'; sandbox-cli --help lists them\n", argv[1]);
     return CLI_USAGE;
 }

@@ -46,6 +46,7 @@ static const char help[] =
     "  --socket PATH          the engine's socket (default $SANDBOX_SOCKET, else " SANDBOX_DEFAULT_SOCKET ")\n"
     "  --help                 this text\n"
     "\n"
+    "In the created line, start is \"pool\" for a sandbox that was kept warm, \"cold\" for one that was started for this run.\n"
     "In the exec line, exit_code is what the script adds to this program's exit code: its own, 128 + N when signal N ended\n"
     "it (term_signal is N then), 124 when --timeout did.  Output is printed as the script writes it, all of it;\n"
     "stdout_bytes and stderr_bytes say how much there was.\n"
@@ -56,7 +57,7 @@ static const char help[] =
     "  sandbox-cli run --template debian --tty --exec bash\n"
     "\n"
     "Exit codes: with --exec the first exit_code that is not 0; else 0.  1 when the sandbox could not be made or a call\n"
-    "failed, 2 usage, 130 or 143 when SIGINT or SIGTERM came during --exec.\n";
+    "failed, 2 usage, 130 or 143 when SIGINT or SIGTERM came during --exec, or before the sandbox was there.\n";
 
 static double now_ms(void)
 {
@@ -119,7 +120,7 @@ static int exec_all(const struct command *command, sandbox_handle_t *sandbox, co
                     const struct input *in)
 {
     int first = CLI_OK;
-    for (unsigned i = 0; i < o->n_exec && output_intact() && watch_signal() == 0; i++) {
+    for (unsigned i = 0; i < o->n_exec && output_error() == 0 && watch_signal() == 0; i++) {
         int status = exec_one(command, sandbox, o, i, in);
         if (first == CLI_OK)
             first = status;
@@ -144,7 +145,7 @@ static int use(const struct command *command, const struct run_options *o, sandb
     double since = now_ms();
     uint32_t id = sandbox_id(sandbox);
     int status = CLI_OK;
-    if (output_intact())
+    if (output_error() == 0)
         status = o->n_exec > 0 ? exec_all(command, sandbox, o, in) : hold(command, sandbox);
     bool destroyed = sandbox_destroy(sandbox) == SANDBOX_OK;
     if (!destroyed && status == CLI_OK)
@@ -189,8 +190,8 @@ static int run(const struct command *command, int argc, char **argv)
     // A held sandbox is meant to be ended by a signal.
     if (signal_came != 0 && (o.n_exec > 0 || status != CLI_OK))
         return CLI_SIGNAL_BASE + signal_came;
-    if (!output_intact()) {
-        fprintf(stderr, "sandbox-cli %s: standard output cannot be written\n", command->name);
+    if (output_error() != 0) {
+        fprintf(stderr, "sandbox-cli %s: standard output cannot be written: %s\n", command->name, strerror(output_error()));
         return CLI_FAILED;
     }
     return status;

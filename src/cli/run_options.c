@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_MEMORY_MIB = 512, DEFAULT_VCPUS = 1, DEFAULT_WAIT_MS = 5000 };
+enum { DEFAULT_MEMORY_MIB = 512, DEFAULT_VCPUS = 1, DEFAULT_WAIT_MS = 5000, TIMEOUT_MAX_MS = 60 * 60 * 1000 };
 
 static const struct option options[] = {{"template", required_argument, NULL, 't'},
                                         {"socket", required_argument, NULL, 's'},
@@ -23,10 +23,10 @@ static const struct option options[] = {{"template", required_argument, NULL, 't
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
-static bool take_u32(const struct command *command, const char *option, uint32_t least, uint32_t *ret)
+static bool take_u32(const struct command *command, const char *option, uint32_t least, uint32_t most, uint32_t *ret)
 {
     uint64_t value;
-    if (!parse_number(command, option, optarg, least, UINT32_MAX, &value))
+    if (!parse_number(command, option, optarg, least, most, &value))
         return false;
     *ret = (uint32_t)value;
     return true;
@@ -77,9 +77,9 @@ static bool take(const struct command *command, int option, struct run_options *
     case 'm':
         return parse_number(command, "--memory", optarg, 1, UINT32_MAX, &spec->memory_mib);
     case 'c':
-        return take_u32(command, "--vcpus", 1, &spec->vcpu_count);
+        return take_u32(command, "--vcpus", 1, UINT32_MAX, &spec->vcpu_count);
     case 'w':
-        return take_u32(command, "--wait", 0, &spec->pool_wait_ms);
+        return take_u32(command, "--wait", 0, UINT32_MAX, &spec->pool_wait_ms);
     case 'k':
         spec->session_key = optarg;
         return true;
@@ -97,7 +97,7 @@ static bool take(const struct command *command, int option, struct run_options *
     case 'd':
         return parse_number(command, "--disk", optarg, 1, UINT32_MAX, &spec->disk_mib);
     case 'o':
-        return take_u32(command, "--timeout", 1, &o->timeout_ms);
+        return take_u32(command, "--timeout", 1, TIMEOUT_MAX_MS, &o->timeout_ms);
     case 'y':
         o->terminal = true;
         return true;
@@ -138,8 +138,9 @@ int parse_run_options(const struct command *command, int argc, char **argv, stru
         if (option == '?' || !take(command, option, o))
             return CLI_USAGE;
     }
-    if (no_arguments(command, argc, argv) != CLI_OK)
-        return CLI_USAGE;
+    if (optind < argc)
+        return usage_error(command, "unexpected argument: %s (what to run is one argument of --exec: --exec 'COMMAND')",
+                           argv[optind]);
     o->spec.env_vars = o->n_env > 0 ? o->env : NULL;
     o->spec.egress_allow = o->n_egress > 0 ? o->egress : NULL;
     return check(command, o);

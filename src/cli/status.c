@@ -37,7 +37,7 @@ static int print(const struct command *command, const char *text, bool as_json)
         show_object(object);
     }
     json_decref(object);
-    return fflush(stdout) == 0 ? CLI_OK : CLI_FAILED;
+    return CLI_OK;
 }
 
 static int status(const struct command *command, int argc, char **argv)

@@ -354,7 +354,33 @@ static void on_volume(void *arg, const struct volume_answer *answer)
         return;
     }
     c->lease = answer->lease;
-    wait_for_slot(c);
+    struct engine *e = c->client->engine;
+    uint32_t level = volume_tier(c->lease);
+    if (level == c->shape.tier->level) {
+        wait_for_slot(c);
+        return;
+    }
+    c->shape.tier = tiers_at(&e->tiers, level);
+    if (template_get(e->templates, c->shape.tier, c->template_name, &c->waiter) < 0)
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+}
+
+static uint32_t floor_of(const struct engine *e, const Sandbox__CreateRequest *message)
+{
+    uint32_t least = (uint32_t)e->config->isolation_floor;
+    return message->min_isolation > least ? message->min_isolation : least;
+}
+
+// As bits 1 << level.
+static uint32_t volume_tiers(struct engine *e)
+{
+    uint32_t tiers = 0;
+    for (int i = 0; i < TIERS; i++) {
+        const struct tier *tier = &e->tiers.tier[i];
+        if (tier->available && tier->driver->volumes)
+            tiers |= 1U << tier->level;
+    }
+    return tiers;
 }
 
 // A volume is mounted as a sandbox starts: such a create is never given a warm one.
@@ -375,6 +401,8 @@ static void wait_for_volume(struct create *c)
                                                  .max_ttl_s = e->config->workspace_max_ttl_s,
                                                  .size_mib = e->config->volume_mib,
                                                  .tier = c->shape.tier->level,
+                                                 .floor = floor_of(e, c->message),
+                                                 .tiers = volume_tiers(e),
                                                  .max_volumes = e->config->max_volumes_per_uid};
     c->volume_waiter.done = on_volume;
     c->volume_waiter.arg = c;
@@ -394,6 +422,10 @@ static void on_template(void *arg, const struct template_answer *answer)
         return;
     }
     c->shape.template_handle = answer->handle;
+    if (c->lease != NULL) {  // its volume's tier needed a template of its own
+        wait_for_slot(c);
+        return;
+    }
     if (c->message->session_key.len > 0) {
         wait_for_volume(c);
         return;
@@ -460,9 +492,10 @@ static int check_caps(const struct client *client, struct err *err)
 static int check_offered(const Sandbox__CreateRequest *message, struct err *err)
 {
     if (message->n_egress_allow > 0)
-        return err_set(err, SANDBOX_ERR_INVALID_SPEC,
-                       "egress_allow: \"%.*s\" is not covered by what this engine allows (allowed_services is empty)",
-                       (int)message->egress_allow[0].len, (const char *)message->egress_allow[0].data);
+        return err_set(
+            err, SANDBOX_ERR_INVALID_SPEC,
+            "egress_allow: \"%.*s\" cannot be reached: this version gives sandboxes no network; leave egress_allow empty",
+            (int)message->egress_allow[0].len, (const char *)message->egress_allow[0].data);
     return 0;
 }
 
@@ -479,10 +512,7 @@ static int check(const struct client *client, const Sandbox__CreateRequest *mess
         code = check_caps(client, err);
     if (code != 0)
         return code;
-    uint32_t floor = message->min_isolation;
-    if (floor < e->config->isolation_floor)
-        floor = (uint32_t)e->config->isolation_floor;
-    *ret_tier = tiers_choose(&e->tiers, floor, message->session_key.len > 0, err);
+    *ret_tier = tiers_choose(&e->tiers, floor_of(e, message), message->session_key.len > 0, err);
     return *ret_tier != NULL ? 0 : err->code;
 }
 

@@ -8,6 +8,9 @@
 //     checked -> template loaded -> volume -> (a slot of max_creates) -> driver starts one, its agent is up
 //             -> agent configured -> answered
 //
+// A volume stays on the tier it was made on, so that is the sandbox's: where it is not the one chosen at first, the template is
+// loaded for it too.
+//
 // pool_wait_ms is then the longest wait for both volume and slot; with 0 there is no wait for either.
 //
 // Without: with pool_wait_ms 0 a create that finds nothing warm fails at once.  Otherwise a start begins at once, or as soon as

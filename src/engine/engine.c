@@ -167,6 +167,7 @@ static int add_vm_tier(struct engine *e)
                                      .run_dir = ENGINE_FD_RUN_DIR,
                                      .store = ENGINE_FD_TEMPLATES_DIR,
                                      .kernel = e->config->vm_kernel,
+                                     .settle_ms = e->config->stop_deadline_ms / 4 * 3,
                                      .answer_ms = e->config->guest_deadline_ms};
     int r = vm_driver_new(&config, &e->vm);
     if (r < 0)

@@ -45,7 +45,6 @@ static int64_t end_of(int64_t created_ms, uint64_t seconds)
 struct found {
     struct volume_row row;
     enum volume_state state;
-    uint32_t tier;
     int64_t created_ms;
 };
 
@@ -65,10 +64,9 @@ static int find(struct state_db *db, const char *condition, const struct volume_
     const void *id = sqlite3_column_blob(q, 0);
     if (id == NULL || sqlite3_column_bytes(q, 0) != JAIL_VOLUME_ID)
         return -EUCLEAN;
-    *ret_found = (struct found){.state = (enum volume_state)sqlite3_column_int(q, 1),
-                                .tier = (uint32_t)sqlite3_column_int64(q, 2),
-                                .created_ms = sqlite3_column_int64(q, 4)};
+    *ret_found = (struct found){.state = (enum volume_state)sqlite3_column_int(q, 1), .created_ms = sqlite3_column_int64(q, 4)};
     memcpy(ret_found->row.id, id, JAIL_VOLUME_ID);
+    ret_found->row.tier = (uint32_t)sqlite3_column_int64(q, 2);
     ret_found->row.size_mib = (uint64_t)sqlite3_column_int64(q, 3);
     ret_found->row.expires_ms = sqlite3_column_int64(q, 5);
     return 1;
@@ -97,7 +95,7 @@ static int insert(struct state_db *db, const struct volume_key *key, const struc
     uint64_t ttl = want->ttl_s != 0 ? want->ttl_s : VOLUME_TTL_DEFAULT_S;
     if (ttl > want->max_ttl_s)
         ttl = want->max_ttl_s;
-    struct volume_row row = {.size_mib = want->size_mib, .expires_ms = end_of(now_ms, ttl), .fresh = true};
+    struct volume_row row = {.size_mib = want->size_mib, .tier = want->tier, .expires_ms = end_of(now_ms, ttl), .fresh = true};
     int r = random_bytes(row.id, sizeof row.id);
     if (r < 0)
         return r;
@@ -126,6 +124,31 @@ static int make_new(struct state_db *db, const struct volume_key *key, const str
     return r;
 }
 
+static const char *tier_name(uint32_t tier)
+{
+    static const char *const names[] = {"none", "process", "container", "kernel", "vm"};
+    return tier < sizeof names / sizeof names[0] ? names[tier] : "unknown";
+}
+
+// A volume stays on its tier: what a machine could write raw is never mounted by the host, and what is the host's is given to
+// no machine.
+static int check_tier(const struct volume_row *row, const struct volume_want *want, struct err *err)
+{
+    static const char moving[] = "a volume stays on the tier it was made on; to move, copy its files into another session's";
+    if (row->tier < want->floor)
+        return err_set(
+            err, SANDBOX_ERR_INVALID_SPEC,
+            "session_key: this session's volume is of the %s tier, below the isolation floor \"%s\": lower the floor, or "
+            "use another key (%s)",
+            tier_name(row->tier), tier_name(want->floor), moving);
+    if (row->tier >= 32 || (want->tiers & 1U << row->tier) == 0)
+        return err_set(err, SANDBOX_ERR_INVALID_SPEC,
+                       "session_key: this session's volume is of the %s tier, which does not work on this machine now: see "
+                       "sandbox-cli doctor, or use another key (%s)",
+                       tier_name(row->tier), moving);
+    return 0;
+}
+
 int volume_table_acquire(struct state_db *db, const struct volume_key *key, const struct volume_want *want, int64_t now_ms,
                          struct volume_row *ret_row, struct err *err)
 {
@@ -144,10 +167,8 @@ int volume_table_acquire(struct state_db *db, const struct volume_key *key, cons
         if (r == 0)
             r = db_run(db, "UPDATE volumes SET in_use = 0 WHERE id = ?", DB_VALUES(ID_VALUE(f.row.id)));
     }
-    if (r >= 0 && there == 1 && f.tier != want->tier) {
+    if (r >= 0 && there == 1 && (code = check_tier(&f.row, want, err)) != 0) {
         r = 0;
-        code = err_set(err, SANDBOX_ERR_INVALID_SPEC,
-                       "this session's volume belongs to another isolation tier: a volume stays on the tier it was made on");
     } else if (r >= 0 && there == 1) {
         r = db_run(db, "UPDATE volumes SET in_use = 1 WHERE id = ?", DB_VALUES(ID_VALUE(f.row.id)));
         *ret_row = f.row;

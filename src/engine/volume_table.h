@@ -41,13 +41,16 @@ struct volume_want {
     uint32_t ttl_s;  // 0: the default; used when a volume is made, and cut to max_ttl_s
     uint64_t max_ttl_s;
     uint64_t size_mib;
-    uint32_t tier;
+    uint32_t tier;         // that a new one is made for
+    uint32_t floor;        // the weakest tier that will do for one that is there
+    uint32_t tiers;        // those that work, as bits 1 << tier
     uint64_t max_volumes;  // of this owner
 };
 
 struct volume_row {
     uint8_t id[JAIL_VOLUME_ID];
     uint64_t size_mib;
+    uint32_t tier;  // that it was made for, and is for as long as it lives
     int64_t expires_ms;
     bool fresh;     // it was made now: there is no file yet
     bool replaces;  // in the place of one that has expired
@@ -55,7 +58,8 @@ struct volume_row {
 
 // Each returns 0, or a sandbox_error_t with a sentence.  `now_ms` is the wall clock.
 
-// The live volume of this key, or a new one in `making`; in use from now on.  INVALID_SPEC: it belongs to another tier.
+// The live volume of this key, or a new one in `making`; in use from now on.  INVALID_SPEC: it is of a tier below the
+// floor, or of one that does not work.
 // POOL_EXHAUSTED: the owner has max_volumes.
 int volume_table_acquire(struct state_db *db, const struct volume_key *key, const struct volume_want *want, int64_t now_ms,
                          struct volume_row *ret_row, struct err *err);

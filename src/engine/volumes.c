@@ -421,7 +421,8 @@ static void done_acquire(struct task *t)
         give(lease);
         return;
     }
-    int r = container_volume_create(v->engine->container, lease->row.id, lease->row.size_mib, on_created, lease);
+    int r = container_volume_create(v->engine->container, lease->row.id, lease->row.size_mib,
+                                    lease->row.tier == SANDBOX_ISOLATION_VM, on_created, lease);
     if (r < 0)
         on_created(lease, &(struct driver_answer){.error = r, .detail = "the jailer could not be asked"});
 }
@@ -489,6 +490,11 @@ void volume_cancel(struct volume_waiter *waiter)
         lease->current = NULL;
     else
         TAILQ_REMOVE(&lease->waiters, waiter, link);
+}
+
+uint32_t volume_tier(const struct volume_lease *lease)
+{
+    return lease->row.tier;
 }
 
 const uint8_t *volume_id(const struct volume_lease *lease)

@@ -61,6 +61,7 @@ struct volume_facts volumes_facts(const struct volumes *volumes);
 int volume_acquire(struct volumes *volumes, const struct volume_key *key, struct volume_waiter *waiter);
 // Leaves the line; fine for one that is in none.
 void volume_cancel(struct volume_waiter *waiter);
+uint32_t volume_tier(const struct volume_lease *lease);
 const uint8_t *volume_id(const struct volume_lease *lease);
 // Nothing uses it any more.  NULL is fine.
 void volume_release(struct volume_lease *lease);

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/id.h"
 #include "base/json_out.h"
+#include "base/standard_fds.h"
 #include "image/build.h"
 #include "image/kernel_build.h"
 #include "image/options.h"
@@ -166,8 +167,21 @@ static int remove_one(const struct options *o, struct err *err)
     return r;
 }
 
+// Whether all that was printed got to standard output; says so if not.
+static bool said_all(void)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    fprintf(stderr, "sandbox-image: standard output cannot be written%s%s\n", errno != 0 ? ": " : "",
+            errno != 0 ? strerror(errno) : "");
+    return false;
+}
+
 int main(int argc, char **argv)
 {
+    if (standard_fds_hold() < 0)
+        return 1;
     // What is made in a store is for the engine to read, which has another uid.
     umask(022);
     // So that names in archives are read as UTF-8, whatever the caller's locale.
@@ -192,5 +206,5 @@ int main(int argc, char **argv)
     }
     if (r < 0)
         fprintf(stderr, "sandbox-image: %s\n", err.text);
-    return r < 0 ? 1 : 0;
+    return r < 0 || !said_all() ? 1 : 0;
 }

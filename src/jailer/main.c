@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/standard_fds.h"
 #include "enter/privileges.h"
 #include "jailer/engine_process.h"
 #include "jailer/host.h"
@@ -258,6 +259,8 @@ static void raise_descriptor_limit(void)
 
 int main(int argc, char **argv)
 {
+    if (standard_fds_hold() < 0)
+        return 1;
     if (argc == 2 && strcmp(argv[1], RELEASE_HELPER) == 0)
         return release_helper();
     struct options o;

@@ -190,7 +190,7 @@ int options_parse(int argc, char **argv, struct options *ret_options)
         return bad("there is no argument", argv[optind]);
     o.engine_args = argv + optind;
     if (!o.probe && parse_user(user, &o) < 0)
-        return bad("--user needs an existing user (and group) that is not root, not", user);
+        return bad("--user needs a user (and group) that exists and is not root (useradd --system NAME makes one), not", user);
     *ret_options = o;
     return OPTIONS_RUN;
 }

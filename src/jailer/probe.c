@@ -141,7 +141,7 @@ static int run_vm(struct host *host, int unused, char *detail)
     if (pipe2(log, O_CLOEXEC | O_NONBLOCK) < 0)
         return -errno;
     cleanup_fd int log_read = log[0], log_write = log[1];
-    const struct vm_plan vm = {-1, -1, -1, -1, -1, -1, .probe = true, .log = log_write};
+    const struct vm_plan vm = {-1, -1, -1, -1, -1, -1, .volume = -1, .probe = true, .log = log_write};
     const struct sandbox_plan plan = {.start = &probe_start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
     struct probe p;
     int r = run_plan(host, &plan, &p, detail);
@@ -198,7 +198,7 @@ int probe_vm(struct host *host, char detail[JAIL_DETAIL_MAX])
 {
     detail[0] = '\0';
     if (host->vmm_fd < 0) {
-        snprintf(detail, JAIL_DETAIL_MAX, "there is no microVM monitor (sandbox-vmm)");
+        snprintf(detail, JAIL_DETAIL_MAX, "there is no microVM monitor: install sandbox-vmm, or name it with --vmm");
         return -ENOENT;
     }
     cleanup_fd int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
@@ -224,6 +224,9 @@ static void put_tier(struct json_out *j, const char *name, const char *reason, c
     json_close(j, '}');
 }
 
+// As the engine says it.
+#define NOT_BUILT "this version of sandbox-engine has no driver for it"
+
 #define VM_FIX                                                                                                                 \
     "needs a processor with hardware virtualization (VT-x or AMD-V) and its KVM module, or a machine of a provider that "      \
     "passes "                                                                                                                  \
@@ -236,11 +239,11 @@ static int print_report(const char *container_reason, const char *vm_reason)
     json_open(&j, NULL, '{');
     json_open(&j, "tiers", '[');
     put_tier(&j, "vm", vm_reason, VM_FIX);
-    put_tier(&j, "kernel", "this build has no gVisor driver", "use the container tier");
+    put_tier(&j, "kernel", NOT_BUILT, "use the container tier");
     put_tier(&j, "container", container_reason,
              "needs Linux 6.1 or newer with user namespaces, overlayfs, loop devices, seccomp, and the memory, pids and cpu "
              "cgroup controllers");
-    put_tier(&j, "process", "this build has no JavaScript room", "use the container tier");
+    put_tier(&j, "process", NOT_BUILT, "use the container tier");
     json_close(&j, ']');
     json_close(&j, '}');
     puts(buf_text(&out));

@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 enum {
-    ENTER_WAIT_S = 10,   // longest a child may take between two words
+    ENTER_WAIT_S = 30,   // longest a child may take between two words
     REMOVE_STEP_MS = 2,  // cgroups of a dead process stay busy for a moment
     REMOVE_WAIT_MS = 10000,
 };
@@ -55,7 +55,7 @@ struct sandbox {
     struct watch *line_watch;
     struct jail_start what;
     uint8_t volume[JAIL_VOLUME_ID];  // all zero: none
-    bool volume_mounted;
+    bool volume_in_use;
     bool self_test;
     int template_mount, control_fd, log_fd;
     bool is_vm;
@@ -66,6 +66,7 @@ struct sandbox {
     struct timer deadline;
 
     // While it ends.
+    bool group_stays;  // it could not be removed: what is in it may still live, so nobody else gets its ids
     int wait_status;
     bool out_of_memory;
     struct timer retry;
@@ -193,21 +194,26 @@ static int mapped_disk(struct host *host, uint64_t mib, int userns)
     return r < 0 ? r : take_fd(&disk);
 }
 
+// `r`: of volume_attach or volume_lend.
+static int has_volume(struct sandbox *s, int r)
+{
+    if (r == 0) {
+        s->volume_in_use = true;
+        return 0;
+    }
+    char id[2 * JAIL_VOLUME_ID + 1], what[64];
+    hex_encode(s->volume, JAIL_VOLUME_ID, id);
+    snprintf(what, sizeof what, "attaching the volume %s", id);
+    return fail(s, r, what);
+}
+
 // -1 in *ret_mount: there is none.
 static int mapped_volume(struct sandbox *s, int userns, int *ret_mount)
 {
     *ret_mount = -1;
     if (!jail_volume_named(s->volume))
         return 0;
-    int r = volume_attach(s->host->volumes, s->volume, userns, ret_mount);
-    if (r == 0) {
-        s->volume_mounted = true;
-        return 0;
-    }
-    char id[2 * JAIL_VOLUME_ID + 1], what[64];
-    hex_encode(s->volume, JAIL_VOLUME_ID, id);
-    snprintf(what, sizeof what, "mounting the volume %s", id);
-    return fail(s, r, what);
+    return has_volume(s, volume_attach(s->host->volumes, s->volume, userns, ret_mount));
 }
 
 static void close_fds(int (*fds)[FDPASS_MAX])
@@ -283,6 +289,18 @@ static int limit_disk(struct sandbox *s, int mount)
     return 0;
 }
 
+static int order_machine(struct sandbox *s)
+{
+    int r = 0;
+    if (jail_volume_named(s->volume))
+        r = has_volume(s, volume_lend(s->host->volumes, s->volume, &s->vm.volume, &s->vm.volume_mib));
+    if (r < 0)
+        return r;
+    const char *step = "";
+    r = vm_send_order(s->host, s->line, &s->vm, &s->what, &step);
+    return r < 0 ? fail(s, r, step) : 0;
+}
+
 // The child is in its cgroup namespace: gives it its ids and limits, and the order to build itself.
 static int give_order(struct sandbox *s)
 {
@@ -293,11 +311,8 @@ static int give_order(struct sandbox *s)
     r = settle(s);
     if (r < 0)
         return fail(s, r, "setting the limits");
-    if (s->is_vm) {
-        const char *step = "";
-        r = vm_send_order(s->host, s->line, &s->vm, &s->what, &step);
-        return r < 0 ? fail(s, r, step) : 0;
-    }
+    if (s->is_vm)
+        return order_machine(s);
     cleanup_fd int template = mapped_template(s->template_mount, userns);
     if (template <0)
         return fail(s, template, "id-mapping the template");
@@ -324,7 +339,8 @@ static int give_order(struct sandbox *s)
 
 static void close_plan(struct vm_plan *vm)
 {
-    int *const fds[] = {&vm->image, &vm->kernel, &vm->initramfs, &vm->control, &vm->vsock, &vm->vsock_out, &vm->log};
+    int *const fds[] = {&vm->image, &vm->kernel,    &vm->initramfs, &vm->control,
+                        &vm->vsock, &vm->vsock_out, &vm->volume,    &vm->log};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         close_fd(fds[i]);
 }
@@ -428,7 +444,8 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     release(s->host->releases, take_fd(&s->disk));
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
-    uid_slots_give(s->host->uids, s->uid_slot);
+    if (!s->group_stays)
+        uid_slots_give(s->host->uids, s->uid_slot);
     free(s);
     return NULL;
 }
@@ -511,8 +528,12 @@ static void abandon(struct sandbox *s)
     if (s->group == NULL)
         return;
     uint64_t deadline = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
-    while (cgroup_group_remove(s->group) == -EBUSY && mono_ns() < deadline)
+    int r;
+    while ((r = cgroup_group_remove(s->group)) == -EBUSY && mono_ns() < deadline)
         usleep(REMOVE_STEP_MS * 1000);
+    s->group_stays = r < 0;
+    if (r < 0)
+        log_error("cgroup_not_removed", log_i64("uid_slot", s->uid_slot), log_errno(r));
 }
 
 int sandbox_start(struct host *host, const struct sandbox_plan *plan, const struct sandbox_handler *handler, void *arg,
@@ -533,7 +554,7 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .what = *plan->start,
                           .self_test = plan->self_test,
                           .is_vm = plan->vm != NULL,
-                          .vm = {-1, -1, -1, -1, -1, -1, false, -1},
+                          .vm = {-1, -1, -1, -1, -1, -1, -1, 0, false, -1},
                           .handler = handler,
                           .arg = arg};
     if (plan->volume != NULL)
@@ -581,27 +602,34 @@ int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats)
 // Its processes are gone, and the kernel is done with unmounting a moment later.
 static int release_volume(struct sandbox *s)
 {
-    if (!s->volume_mounted)
+    if (!s->volume_in_use)
         return 0;
     int r = volume_released(s->host->volumes, s->volume);
     if (r == 0)
-        s->volume_mounted = false;
+        s->volume_in_use = false;
     return r;
+}
+
+// What is in the way may be gone in a moment.
+static bool worth_another_try(int error)
+{
+    return error == -EBUSY || error == -EMFILE || error == -ENFILE || error == -ENOMEM;
 }
 
 static void finish(struct sandbox *s)
 {
     int r = cgroup_group_remove(s->group);
+    s->group_stays = r < 0;
     if (r == 0)
         r = release_volume(s);
-    if (r == -EBUSY && mono_ns() < s->give_up_ns) {
+    if (worth_another_try(r) && mono_ns() < s->give_up_ns) {
         timer_set(s->host->loop, &s->retry, mono_ns() + REMOVE_STEP_MS * NS_PER_MS);
         return;
     }
     if (r < 0)
-        log_error(s->volume_mounted ? "cgroup_or_volume_not_freed" : "cgroup_not_removed", log_i64("uid_slot", s->uid_slot),
+        log_error(s->volume_in_use ? "cgroup_or_volume_not_freed" : "cgroup_not_removed", log_i64("uid_slot", s->uid_slot),
                   log_errno(r));
-    if (s->volume_mounted)  // its lock goes on for as long as it is mounted
+    if (s->volume_in_use)  // its lock goes on for as long as anything has it
         volume_forget(s->host->volumes, s->volume);
     if (s->error != 0)
         s->handler->on_started(s->arg, s->error, s->detail);

@@ -23,7 +23,7 @@ struct sandbox_plan {
     int control_fd;         // the agent's end of its control line
     int log_fd;             // stderr of a self-test, or -1
     bool self_test;
-    const struct vm_plan *vm;  // not NULL: the vm tier; template, volume, control, log and self_test above are not used
+    const struct vm_plan *vm;  // not NULL: the vm tier; template, control, log and self_test above are not used
 };
 
 struct sandbox_handler {

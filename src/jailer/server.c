@@ -225,7 +225,7 @@ static int do_start(struct server *s, const struct jail_request *q, int *fds, st
 }
 
 // Likewise, and with an image and a kernel that were registered.  What the monitor's sockets are for is between it and the
-// engine.
+// engine.  Its volume is one of its own kind, which nothing of the host ever mounts.
 static int do_start_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
     if (!is_socket(fds[0], SOCK_SEQPACKET) || !is_socket(fds[1], SOCK_STREAM) || !is_socket(fds[2], SOCK_SEQPACKET))
@@ -242,8 +242,11 @@ static int do_start_vm(struct server *s, const struct jail_request *q, int *fds,
                                .control = fds[0],
                                .vsock = fds[1],
                                .vsock_out = fds[2],
+                               .volume = -1,
                                .log = -1};
-    const struct sandbox_plan plan = {.start = &q->start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
+    struct sandbox_plan plan = {.start = &q->start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
+    if (jail_volume_named(q->volume.id))
+        plan.volume = q->volume.id;
     return start_in(s, cell, &plan, q, a);
 }
 
@@ -298,7 +301,7 @@ static int do_stats(struct server *s, const struct jail_request *q, int *fds, st
 static int do_volume_create(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
     (void)fds;
-    int r = volume_create(s->host->volumes, q->volume.id, q->volume.mib);
+    int r = volume_create(s->host->volumes, q->volume.id, q->volume.mib, q->volume.machine != 0);
     if (r == -ENOSPC)
         snprintf(a->detail, sizeof a->detail, "the disk has no room for another volume of %llu MiB",
                  (unsigned long long)q->volume.mib);
@@ -409,6 +412,31 @@ static void on_gone(void *arg, int wait_status, bool out_of_memory)
 
 static const struct sandbox_handler cell_handler = {.on_started = on_started, .on_gone = on_gone};
 
+// What keeps descriptors of this process is refused while there are still some for what must not fail: the ends of sandboxes.
+static const bool takes_descriptors[JAIL_OP_END_] = {
+    [JAIL_OP_PROBE] = true, [JAIL_OP_PROBE_VM] = true, [JAIL_OP_MOUNT] = true,  [JAIL_OP_IMAGE] = true,
+    [JAIL_OP_START] = true, [JAIL_OP_START_VM] = true, [JAIL_OP_KERNEL] = true, [JAIL_OP_VOLUME_CREATE] = true,
+};
+
+static bool room_for_descriptors(const struct server *s)
+{
+    int fds[JAILER_SPARE_FDS];
+    int n = 0;
+    while (n < JAILER_SPARE_FDS && (fds[n] = fcntl(s->channel, F_DUPFD_CLOEXEC, 3)) >= 0)
+        n++;
+    bool room = n == JAILER_SPARE_FDS;
+    while (n > 0)
+        close(fds[--n]);
+    return room;
+}
+
+static void answer_no_room(struct server *s, const struct jail_request *q)
+{
+    struct jail_reply a = {.op = q->op, .id = q->id, .error = -EMFILE};
+    snprintf(a.detail, sizeof a.detail, "sandbox-jailer has too few descriptors left (RLIMIT_NOFILE)");
+    tell(s, &a);
+}
+
 static void on_request(void *arg, uint32_t events)
 {
     (void)events;
@@ -416,10 +444,20 @@ static void on_request(void *arg, uint32_t events)
     struct jail_request q;
     int fds[JAIL_FDS_MAX];
     int r = jail_receive(s->channel, &q, fds);
+    if (r == -EMFILE) {
+        answer_no_room(s, &q);
+        return;
+    }
     if (r <= 0) {
         if (r < 0)
             log_error("engine_broke_the_protocol", log_errno(r));
         server_stop(s);
+        return;
+    }
+    if (takes_descriptors[q.op] && !room_for_descriptors(s)) {
+        for (int i = 0; i < JAIL_FDS_MAX; i++)
+            close_fd(&fds[i]);
+        answer_no_room(s, &q);
         return;
     }
     struct jail_reply a = {.op = q.op, .id = q.id};

@@ -6,6 +6,10 @@
 
 struct server;
 
+// Descriptors that stay free for the ends of sandboxes, and for the starts under way: a request that takes more of them is
+// refused with -EMFILE while there are fewer.
+enum { JAILER_SPARE_FDS = 128 };
+
 // Serves `channel` (taken over on success) on the host's loop.  `on_end(arg)` is called once: the engine has gone or broke
 // the protocol, and every sandbox and template is gone too.
 int server_new(struct host *host, int channel, void (*on_end)(void *arg), void *arg, struct server **ret_server);

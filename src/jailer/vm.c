@@ -34,15 +34,15 @@ struct cgroup_limits vm_limits(const struct jail_start *what)
                                   .one_process = true};
 }
 
-int vm_cmdline(const struct jail_start *what, char *text, size_t room)
+int vm_cmdline(const struct jail_start *what, bool volume, char *text, size_t room)
 {
     int n =
         snprintf(text, room,
                  "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check i8042.noaux i8042.nomux i8042.nopnp "
                  "i8042.dumbkbd cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
-                 "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s",
+                 "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s",
                  (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
-                 (unsigned)what->vcpus, what->hostname);
+                 (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "");
     return n >= 0 && (size_t)n < room ? 0 : -E2BIG;
 }
 
@@ -71,7 +71,8 @@ static int order_machine(const struct vm_plan *plan, const struct jail_start *wh
     order->vcpus = what->vcpus;
     order->ram_mib = vm_ram_mib(what->memory_mib);
     order->disk_mib = vm_disk_mib((uint64_t)image.st_size, what->disk_mib);
-    return vm_cmdline(what, order->cmdline, sizeof order->cmdline);
+    order->volume_mib = plan->volume_mib;
+    return vm_cmdline(what, plan->volume >= 0, order->cmdline, sizeof order->cmdline);
 }
 
 int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
@@ -101,8 +102,9 @@ int vm_send_order(const struct host *host, int line, const struct vm_plan *plan,
         [VM_FD_CONTROL] = plan->control,
         [VM_FD_VSOCK] = plan->vsock,
         [VM_FD_VSOCK_OUT] = plan->vsock_out,
+        [VM_FD_VOLUME] = plan->volume,
     };
     *ret_step = "passing descriptors";
-    ssize_t n = fdpass_send(line, &order, sizeof order, fds, plan->probe ? VM_FD_PROBE_END : VM_FDS);
+    ssize_t n = fdpass_send(line, &order, sizeof order, fds, vm_order_fds(&order));
     return n < 0 ? (int)n : 0;
 }

@@ -24,6 +24,8 @@ struct vm_plan {
     int image;  // the template's rootfs.ext4
     int kernel, initramfs;
     int control, vsock, vsock_out;
+    int volume;  // the session's, or -1
+    uint64_t volume_mib;
     bool probe;  // none of the above: only say whether this host's KVM can do it
     int log;     // of a probe
 };
@@ -34,8 +36,8 @@ uint64_t vm_ram_mib(uint64_t memory_mib);
 uint64_t vm_disk_mib(uint64_t image_bytes, uint64_t disk_mib);
 // What the group of its monitor may use.
 struct cgroup_limits vm_limits(const struct jail_start *what);
-// The kernel's command line.  0, or -E2BIG.
-int vm_cmdline(const struct jail_start *what, char *text, size_t room);
+// The kernel's command line; `volume`: there is one.  0, or -E2BIG.
+int vm_cmdline(const struct jail_start *what, bool volume, char *text, size_t room);
 
 // Whether it is what the kernel's KVM gives and no other device of that name.  0 or -ENODEV.
 int vm_check_kvm(int fd);

@@ -59,7 +59,7 @@ static int receive_order(struct entry *e)
     ssize_t n = fdpass_recv(e->line, &e->order, sizeof e->order, e->fds, &count);
     if (n < 0)
         return (int)n;
-    return n == (ssize_t)sizeof e->order && count == (e->order.probe ? VM_FD_PROBE_END : VM_FDS) ? 0 : -EPROTO;
+    return n == (ssize_t)sizeof e->order && count == vm_order_fds(&e->order) ? 0 : -EPROTO;
 }
 
 static int take_ids(struct entry *e)
@@ -70,14 +70,15 @@ static int take_ids(struct entry *e)
 
 static int set_limits(struct entry *e)
 {
-    const rlim_t file = e->order.disk_mib << 20;
+    const uint64_t largest = e->order.disk_mib > e->order.volume_mib ? e->order.disk_mib : e->order.volume_mib;
+    const rlim_t file = largest << 20;
     const struct {
         int what;
         rlim_t value;
     } limits[] = {
         {RLIMIT_CORE, 1},  // as in enter/enter.c
         {RLIMIT_NOFILE, OPEN_FILES},
-        {RLIMIT_FSIZE, file},  // its disk is the only file it writes
+        {RLIMIT_FSIZE, file},  // it writes its disk and its volume, and no other file
         {RLIMIT_MEMLOCK, 0},
         {RLIMIT_MSGQUEUE, 0},
         {RLIMIT_NICE, 0},
@@ -100,7 +101,7 @@ static int arrange(struct entry *e)
 {
     int places[1 + VM_FDS] = {e->fds[VM_FD_KVM]};
     unsigned count = 1;
-    for (unsigned i = VM_FD_KERNEL; i < VM_FDS && !e->order.probe; i++)
+    for (unsigned i = VM_FD_KERNEL; i < vm_order_fds(&e->order); i++)
         places[count++] = e->fds[i];
     int *const kept[] = {&e->line, &e->fds[VM_FD_PROGRAM]};
     return enter_arrange(places, count, e->order.probe ? e->fds[VM_FD_LOG] : -1, -1, kept);
@@ -141,8 +142,8 @@ static void put(char *argv[], char numbers[][ARG_ROOM], size_t *n, const char *o
 
 static int exec_monitor(struct entry *e)
 {
-    static const char *const options[] = {"--kernel",  "--initramfs", "--disk",     "--delta",
-                                          "--control", "--vsock",     "--vsock-out"};
+    static const char *const options[] = {"--kernel",  "--initramfs", "--disk",      "--delta",
+                                          "--control", "--vsock",     "--vsock-out", "--volume"};
     char *argv[ARGS_MAX + 2] = {(char *)"sandbox-vmm"};
     char numbers[ARGS_MAX][ARG_ROOM];
     size_t n = 1;
@@ -150,7 +151,7 @@ static int exec_monitor(struct entry *e)
     if (e->order.probe) {
         argv[n++] = (char *)"--probe";
     } else {
-        for (unsigned i = 0; i < sizeof options / sizeof options[0]; i++)
+        for (unsigned i = 0; VM_FD_KERNEL + i < vm_order_fds(&e->order); i++)
             put(argv, numbers, &n, options[i], ENTER_FIRST_KEPT + 1 + i);
         put(argv, numbers, &n, "--vsock-port", AGENT_VSOCK_PORT);
         put(argv, numbers, &n, "--memory-mib", e->order.ram_mib);

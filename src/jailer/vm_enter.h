@@ -23,7 +23,8 @@ enum vm_step {
     VM_STEPS,
 };
 
-// Descriptors that come with the order, in this order; of a probe, only the first two, and the log.
+// Descriptors that come with the order, in this order; of a probe, only the first two, and the log; the last one only with
+// a volume.
 enum {
     VM_FD_PROGRAM,
     VM_FD_KVM,
@@ -36,6 +37,7 @@ enum {
     VM_FD_CONTROL,
     VM_FD_VSOCK,
     VM_FD_VSOCK_OUT,
+    VM_FD_VOLUME,
     VM_FDS,
 };
 
@@ -44,8 +46,15 @@ struct vm_order {
     uint32_t vcpus;
     uint64_t ram_mib;
     uint64_t disk_mib;
+    uint64_t volume_mib;  // 0: there is none
     char cmdline[VMM_CMDLINE_MAX + 1];
 };
+
+// How many descriptors come with it.
+static inline size_t vm_order_fds(const struct vm_order *order)
+{
+    return order->probe ? VM_FD_PROBE_END : order->volume_mib > 0 ? VM_FDS : VM_FD_VOLUME;
+}
 
 const char *vm_step_text(uint32_t step);
 

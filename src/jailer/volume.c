@@ -25,7 +25,7 @@ enum { NAME_DIGITS = 2 * JAIL_VOLUME_ID, ST_BLOCK = 512 };
 static const char guest_dir[] = "workspace";
 static const char mount_point[] = "volume";
 
-// A mounted volume, as something that may still grow.
+// A volume that a sandbox has, as something that may still grow.
 struct mounted {
     LIST_ENTRY(mounted) link;
     uint8_t id[JAIL_VOLUME_ID];
@@ -41,14 +41,20 @@ struct volumes {
     struct mounted_list mounted;
 };
 
+// Who mounts it.
+enum kind { HOST, MACHINE, KINDS };
+
+static const char *const suffixes[KINDS] = {[HOST] = "", [MACHINE] = ".vm"};
+
 struct name {
-    char text[NAME_DIGITS + 1];
+    char text[NAME_DIGITS + sizeof ".vm"];
 };
 
-static struct name name_of(const uint8_t id[static JAIL_VOLUME_ID])
+static struct name name_of(const uint8_t id[static JAIL_VOLUME_ID], enum kind kind)
 {
     struct name name;
     hex_encode(id, JAIL_VOLUME_ID, name.text);
+    strcpy(name.text + NAME_DIGITS, suffixes[kind]);
     return name;
 }
 
@@ -107,7 +113,7 @@ static uint64_t may_grow(const struct stat *st)
     return size > used ? size - used : 0;
 }
 
-// Whether there is room for `more` bytes beside what the mounted ones may still take.
+// Whether there is room for `more` bytes beside what those in use may still take.
 static int check_room(const struct volumes *v, uint64_t more)
 {
     const struct mounted *m;
@@ -138,8 +144,12 @@ static int fill(struct volumes *v, int file, uint64_t mib)
     return r;
 }
 
-int volume_create(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib)
+int volume_create(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib, bool machine)
 {
+    // The name itself is linked only if it is free.
+    struct name name = name_of(id, machine ? MACHINE : HOST), other = name_of(id, machine ? HOST : MACHINE);
+    if (faccessat(v->dir, other.text, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
+        return -EEXIST;
     int r = check_room(v, mib << 20);
     if (r < 0)
         return r;
@@ -151,7 +161,6 @@ int volume_create(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], ui
         return r;
     char unnamed[32];
     snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", file);
-    struct name name = name_of(id);
     if (linkat(AT_FDCWD, unnamed, v->dir, name.text, AT_SYMLINK_FOLLOW) < 0)
         return -errno;
     if (fsync(v->dir) == 0)
@@ -162,9 +171,9 @@ int volume_create(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], ui
 }
 
 // The volume's file, locked by its open file.  -EBUSY when another open file has the lock.
-static int open_locked(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
+static int open_locked(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], enum kind kind)
 {
-    struct name name = name_of(id);
+    struct name name = name_of(id, kind);
     cleanup_fd int file = openat(v->dir, name.text, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     struct stat st;
     if (file < 0 || fstat(file, &st) < 0)
@@ -176,12 +185,20 @@ static int open_locked(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID
     return take_fd(&file);
 }
 
+// Of one that there is.
+static enum kind kind_of(const struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
+{
+    struct name name = name_of(id, MACHINE);
+    return faccessat(v->dir, name.text, F_OK, AT_SYMLINK_NOFOLLOW) == 0 ? MACHINE : HOST;
+}
+
 int volume_delete(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
 {
-    cleanup_fd int file = open_locked(v, id);
+    enum kind kind = kind_of(v, id);
+    cleanup_fd int file = open_locked(v, id, kind);
     if (file < 0)
         return file;
-    struct name name = name_of(id);
+    struct name name = name_of(id, kind);
     if (unlinkat(v->dir, name.text, 0) < 0 || fsync(v->dir) < 0)
         return -errno;
     return 0;
@@ -196,7 +213,8 @@ static int digit_of(char c)
 
 static bool id_of_name(const char *name, uint8_t id[static JAIL_VOLUME_ID])
 {
-    if (strlen(name) != NAME_DIGITS)
+    size_t n = strlen(name);
+    if (n < NAME_DIGITS || (n > NAME_DIGITS && strcmp(name + NAME_DIGITS, suffixes[MACHINE]) != 0))
         return false;
     for (size_t i = 0; i < JAIL_VOLUME_ID; i++) {
         int high = digit_of(name[2 * i]), low = digit_of(name[2 * i + 1]);
@@ -279,9 +297,11 @@ static int guest_part(struct volumes *v, int mount, int userns_fd)
     return r < 0 ? r : take_fd(&part);
 }
 
-static int reserve(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], struct mounted **ret_mounted)
+// ---- lending ----
+
+static int reserve(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], enum kind kind, struct mounted **ret_mounted)
 {
-    struct name name = name_of(id);
+    struct name name = name_of(id, kind);
     cleanup_fd int file = openat(v->dir, name.text, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     struct stat st;
     if (file < 0 || fstat(file, &st) < 0)
@@ -301,11 +321,11 @@ static int reserve(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], s
 
 int volume_attach(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], int userns_fd, int *ret_mount)
 {
-    cleanup_fd int file = open_locked(v, id);
+    cleanup_fd int file = open_locked(v, id, HOST);
     if (file < 0)
         return file;
     struct mounted *m = NULL;
-    int r = reserve(v, id, &m);
+    int r = reserve(v, id, HOST, &m);
     if (r < 0)
         return r;
     cleanup_fd int mount = mount_volume(file);
@@ -320,6 +340,21 @@ int volume_attach(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], in
     return 0;
 }
 
+int volume_lend(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID], int *ret_file, uint64_t *ret_mib)
+{
+    cleanup_fd int file = open_locked(v, id, MACHINE);
+    struct stat st;
+    if (file < 0 || fstat(file, &st) < 0)
+        return file < 0 ? file : -errno;
+    struct mounted *m = NULL;
+    int r = reserve(v, id, MACHINE, &m);
+    if (r < 0)
+        return r;
+    *ret_mib = (uint64_t)st.st_size >> 20;
+    *ret_file = take_fd(&file);
+    return 0;
+}
+
 void volume_forget(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
 {
     struct mounted *m = find(v, id);
@@ -329,8 +364,8 @@ void volume_forget(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
 
 int volume_released(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
 {
-    cleanup_fd int file = open_locked(v, id);
-    if (file == -EBUSY)
+    cleanup_fd int file = open_locked(v, id, kind_of(v, id));
+    if (file < 0 && file != -ENOENT)
         return file;
     volume_forget(v, id);
     return 0;

@@ -249,7 +249,10 @@ sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending
     if (r != SANDBOX_OK)
         return r;
     cleanup_fd int fd = pending->fd;
-    if (fd < 0)
+    if (fd == FD_LOST)
+        r = fail(SANDBOX_ERR_INTERNAL,
+                 "this process has no file descriptor left for the stream: close some, or raise its limit");
+    else if (fd < 0)
         r = fail(SANDBOX_ERR_INTERNAL, "the engine's answer should have come with a descriptor, and did not");
     else if (reply->stream->sandbox_id != sandbox_id)
         r = fail(SANDBOX_ERR_INTERNAL, "the engine's answer is about another sandbox");

@@ -36,7 +36,7 @@ struct pending {
     int fd;                         // came with a StreamResponse; else -1
 };
 
-enum { PENDING_BUCKETS = 64, READER_FDS_MAX = 64 };
+enum { PENDING_BUCKETS = 64, READER_FDS_MAX = 64, FD_NONE = -1, FD_LOST = -2 };
 
 struct sandbox_conn_t {
     int fd;       // -1 once closed

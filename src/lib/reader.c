@@ -57,11 +57,11 @@ static int refused(sandbox_conn_t *conn, const Sandbox__ServerMessage *m, struct
     return err_set(ret_reason, denied ? code : SANDBOX_ERR_DAEMON_UNREACHABLE, "the engine ended the connection: %s", text);
 }
 
-// -1: there is none.
+// FD_NONE: there is none.  FD_LOST: it came when this process could have no more.
 static int take_first_fd(sandbox_conn_t *conn)
 {
     if (conn->n_fds == 0)
-        return -1;
+        return FD_NONE;
     int fd = conn->fds[0];
     conn->n_fds--;
     memmove(conn->fds, conn->fds + 1, conn->n_fds * sizeof conn->fds[0]);
@@ -81,7 +81,7 @@ static int deliver(sandbox_conn_t *conn, const uint8_t *body, size_t n, struct e
         pthread_mutex_lock(&conn->lock);
         struct pending *p = take_pending(conn, m->request_id);
         if (p != NULL) {
-            p->fd = m->response_case == SANDBOX__SERVER_MESSAGE__RESPONSE_STREAM ? take_first_fd(conn) : -1;
+            p->fd = m->response_case == SANDBOX__SERVER_MESSAGE__RESPONSE_STREAM ? take_first_fd(conn) : FD_NONE;
             p->reply = m;
             p->finished = true;
             m = NULL;
@@ -120,11 +120,12 @@ static int deliver_all(sandbox_conn_t *conn, struct err *ret_reason)
 // Keeps the descriptors of a received message.  False when there are more than can be meant well.
 static bool keep_fds(sandbox_conn_t *conn, struct msghdr *m)
 {
-    bool fits = (m->msg_flags & MSG_CTRUNC) == 0;
+    bool fits = true;
+    size_t came = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c != NULL; c = CMSG_NXTHDR(m, c)) {
         size_t count =
             c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < count; i++, came++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
             if (conn->n_fds < READER_FDS_MAX) {
@@ -135,6 +136,12 @@ static bool keep_fds(sandbox_conn_t *conn, struct msghdr *m)
             }
         }
     }
+    if ((m->msg_flags & MSG_CTRUNC) == 0)
+        return fits;
+    // Room was left and one is missing all the same: this process has as many as it may.  The engine sends one at a time.
+    if (came > 0 || conn->n_fds == READER_FDS_MAX)
+        return false;
+    conn->fds[conn->n_fds++] = FD_LOST;
     return fits;
 }
 
@@ -168,7 +175,8 @@ void *reader_main(void *arg)
     while (read_more(conn, &reason) == 0 && deliver_all(conn, &reason) == 0)
         ;
     break_connection(conn, &reason);
-    for (int fd; (fd = take_first_fd(conn)) >= 0;)
-        close(fd);
+    for (int fd; (fd = take_first_fd(conn)) != FD_NONE;)
+        if (fd >= 0)
+            close(fd);
     return NULL;
 }

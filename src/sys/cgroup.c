@@ -722,8 +722,12 @@ int cgroup_group_remove(struct cgroup_group *group)
         if (group->dir_fd[role] < 0)  // not used here, or not made by us
             continue;
         cleanup_fd int fd = openat(group->tree->dir_fd[role], group->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0)
+        if (fd < 0 && errno == ENOENT)
             continue;
+        if (fd < 0) {
+            error = -errno;
+            continue;
+        }
         int removed = 0;
         int r = cgroup_remove_below(fd, false, &removed);
         if (r == 0 && unlinkat(group->tree->dir_fd[role], group->name, AT_REMOVEDIR) < 0)

@@ -1,6 +1,7 @@
 #include "sys/fdpass.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -69,12 +70,14 @@ ssize_t fdpass_recv(int socket, void *bytes, size_t n, int *fds, size_t *fd_coun
         return -errno;
     size_t room = fd_count != NULL ? *fd_count : 0;
     size_t seen = collect(&m, fds, room);
-    if (seen > room || (m.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0) {
-        for (size_t i = 0; i < seen && i < room; i++)
-            close(fds[i]);
+    // Cut though there was room for more: the kernel found no free number, or no memory, for the rest.
+    bool lost = (m.msg_flags & MSG_CTRUNC) != 0 && seen < room;
+    bool bad = seen > room || (m.msg_flags & MSG_TRUNC) != 0 || ((m.msg_flags & MSG_CTRUNC) != 0 && !lost);
+    for (size_t i = 0; (bad || lost) && i < seen && i < room; i++)
+        close(fds[i]);
+    if (bad)
         return -EPROTO;
-    }
     if (fd_count != NULL)
-        *fd_count = seen;
+        *fd_count = lost ? FDPASS_LOST : seen;
     return got;
 }

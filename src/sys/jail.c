@@ -19,7 +19,7 @@ static const struct {
     bool uses_start;
     bool takes_volume;  // an id, or none
     bool needs_volume;  // an id
-    bool sizes_volume;  // and a size
+    bool sizes_volume;  // and a size, and a kind
 } shape[JAIL_OP_END_] = {
     [JAIL_OP_HELLO] = {.fds = 0},
     [JAIL_OP_PROBE] = {.fds = 0},
@@ -36,7 +36,7 @@ static const struct {
     [JAIL_OP_PROBE_VM] = {.fds = 0},
     [JAIL_OP_IMAGE] = {.fds = 1},
     [JAIL_OP_KERNEL] = {.fds = 2},
-    [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true},
+    [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true, .takes_volume = true},
 };
 
 static bool hostname_ok(const char name[static JAIL_HOSTNAME_MAX + 1])
@@ -72,6 +72,8 @@ static bool volume_ok(const struct jail_request *q)
     bool named = jail_volume_named(q->volume.id);
     if (named ? !shape[q->op].takes_volume : shape[q->op].needs_volume)
         return false;
+    if (q->volume.machine > (shape[q->op].sizes_volume ? 1 : 0) || q->volume.reserved != 0)
+        return false;
     return shape[q->op].sizes_volume ? in_range(q->volume.mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX) : q->volume.mib == 0;
 }
 
@@ -102,8 +104,13 @@ int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[stat
     ssize_t n = fdpass_recv(channel, &request, sizeof request, fds, &count);
     if (n <= 0)
         return (int)n;
-    if ((size_t)n != sizeof request || jail_check(&request, count) < 0) {
-        for (size_t i = 0; i < count; i++)
+    bool whole = (size_t)n == sizeof request;
+    if (whole && count == FDPASS_LOST && request.op < JAIL_OP_END_ && jail_check(&request, shape[request.op].fds) == 0) {
+        *ret_request = request;
+        return -EMFILE;
+    }
+    if (!whole || jail_check(&request, count) < 0) {
+        for (size_t i = 0; i < JAIL_FDS_MAX && count != FDPASS_LOST && i < count; i++)
             close_fd(&fds[i]);
         return -EPROTO;
     }

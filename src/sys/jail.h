@@ -7,7 +7,9 @@
 // and a disk size.
 //
 // Volumes (a session's /workspace) are ext4 images that only the jailer touches.  The engine names one by 16 bytes of its own
-// choice, which the jailer writes as hexadecimal digits: there is no name in them to be checked.
+// choice, which the jailer writes as hexadecimal digits: there is no name in them to be checked.  A volume is made for machines
+// or for the host's kernel, and the jailer never gives one of the first kind to the second: START finds none of a machine's,
+// START_VM none of the host's.
 //
 // Why fixed structs and not protobuf: a root process should parse as little as it can.
 //
@@ -26,7 +28,7 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 3,
+    JAIL_PROTOCOL_VERSION = 4,
     JAIL_FDS_MAX = 3,           // descriptors with one request
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
@@ -39,7 +41,7 @@ enum {
     JAIL_DISK_MIB_MAX = 1024 * 1024,
     JAIL_PIDS_MAX = 65536,
     JAIL_HOSTNAME_MAX = 63,
-    JAIL_DETAIL_MAX = 160,
+    JAIL_DETAIL_MAX = 256,     // the longest sentence of a tier's probe, with its NUL
     JAIL_VOLUME_ID = 16,       // bytes
     JAIL_VOLUME_MIB_MIN = 16,  // less has no room for a journal
     JAIL_VOLUME_MIB_MAX = 1024 * 1024,
@@ -84,8 +86,10 @@ struct jail_start {
 };
 
 struct jail_volume {
-    uint8_t id[JAIL_VOLUME_ID];  // START: which one /workspace is, all zero for none; VOLUME_*: which one
+    uint8_t id[JAIL_VOLUME_ID];  // START, START_VM: which one /workspace is, all zero for none; VOLUME_*: which one
     uint64_t mib;                // VOLUME_CREATE
+    uint32_t machine;            // VOLUME_CREATE: 1 for START_VM, 0 for START
+    uint32_t reserved;           // 0
 };
 
 struct jail_request {
@@ -125,7 +129,8 @@ bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID]);
 
 // Receives one request and checks everything that can be checked without knowing the jailer's state: size, op, ranges,
 // alphabets, reserved fields, number of descriptors.  1: *ret_request is good, and ret_fds are the descriptors that came along
-// (the rest is -1; the caller owns them).  0: the engine is gone.  -EPROTO: a bad message (the jailer gives up on this engine).
+// (the rest is -1; the caller owns them).  0: the engine is gone.  -EMFILE: the request is good, but there was no free number
+// for its descriptors; *ret_request is to be answered with that.  -EPROTO: a bad message (the jailer gives up on this engine).
 int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[static JAIL_FDS_MAX]);
 // The check of jail_receive, apart, for tests and the fuzzer.
 int jail_check(const struct jail_request *request, size_t fds);

@@ -24,7 +24,7 @@ bool template_name_valid(const char *name)
 
 static int unknown(const char *name, struct err *err)
 {
-    return err_set(err, -ENOENT, "there is no template \"%s\"; \"sandbox-image list\" shows those there are", name);
+    return err_set(err, -ENOENT, "there is no template \"%s\"; \"sandbox-cli template list\" shows those there are", name);
 }
 
 int template_resolve(int store_fd, const char *name, char ret_real_name[TEMPLATE_NAME_MAX + 1], struct err *err)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 struct control {
     struct control_config config;
@@ -18,8 +19,11 @@ struct control {
 // Never waits: an engine that does not read its answers is as good as gone.
 static int say(int channel, const struct vmm_message *message)
 {
-    ssize_t n = fdpass_send(channel, message, sizeof *message, NULL, 0);
-    return n < 0 ? (int)n : 0;
+    // Not only when the channel does not block: what cannot be built is said before that.
+    struct iovec iov = {.iov_base = (void *)message, .iov_len = sizeof *message};
+    const struct msghdr packet = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n = sendmsg(channel, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n < 0 ? -errno : 0;
 }
 
 // Printable, whatever a path or an error may hold.

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES_MAX = 4, GUEST_CID = 3 };
+enum { DEVICES_MAX = 5, GUEST_CID = 3 };
 #define MIB (UINT64_C(1) << 20)
 
 struct devices {
@@ -19,6 +19,8 @@ struct devices {
     struct block *block;
     struct vsock *vsock;
     struct net *net;
+    struct disk *volume;
+    struct block *volume_block;
     struct machine_device list[DEVICES_MAX];
     size_t count;
 };
@@ -57,6 +59,19 @@ static int make_block(struct devices *d, struct loop *loop, const struct guest_m
     r = block_new(loop, memory, &block, &d->block);
     if (r == 0)
         add(d, block_mmio(d->block));
+    return r;
+}
+
+static int make_volume(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
+{
+    const struct disk_config disk = {.base = -1, .delta = o->volume, .plain = true};
+    int r = disk_open(&disk, &d->volume);
+    if (r < 0)
+        return r;
+    const struct block_config block = {.disk = d->volume, .id = "volume"};
+    r = block_new(loop, memory, &block, &d->volume_block);
+    if (r == 0)
+        add(d, block_mmio(d->volume_block));
     return r;
 }
 
@@ -102,7 +117,12 @@ static int make_all(struct devices *d, struct loop *loop, const struct guest_mem
     if (r < 0)
         return r;
     *ret_what = "network device";
-    return o->net >= 0 ? make_net(d, loop, memory, o) : 0;
+    if (o->net >= 0)
+        r = make_net(d, loop, memory, o);
+    if (r < 0)
+        return r;
+    *ret_what = "volume";
+    return o->volume >= 0 ? make_volume(d, loop, memory, o) : 0;
 }
 
 int devices_new(struct loop *loop, const struct guest_memory *memory, const struct options *options,
@@ -124,6 +144,8 @@ int devices_new(struct loop *loop, const struct guest_memory *memory, const stru
 struct devices *devices_free(struct devices *devices)
 {
     if (devices != NULL) {
+        block_free(devices->volume_block);
+        disk_close(devices->volume);
         net_free(devices->net);
         vsock_free(devices->vsock);
         block_free(devices->block);

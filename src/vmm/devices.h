@@ -1,4 +1,5 @@
-// The virtio devices of a machine, from the descriptors the engine gave, in an order that never changes: rng, disk, vsock, net.
+// The virtio devices of a machine, from the descriptors the engine gave, in an order that never changes: rng, disk, vsock, net,
+// volume.
 #ifndef VMM_DEVICES_H
 #define VMM_DEVICES_H
 

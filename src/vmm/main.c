@@ -2,6 +2,7 @@
 // not need, runs the guest, and ends with it.
 #include "base/err.h"
 #include "base/json_out.h"
+#include "base/log.h"
 #include "vmm/boot/load.h"
 #include "vmm/control.h"
 #include "vmm/devices.h"
@@ -123,6 +124,7 @@ static int probe(int kvm)
 int main(int argc, char **argv)
 {
     static struct program program;
+    log_init("sandbox-vmm", LOG_LEVEL_INFO);
     switch (options_parse(argc, argv, &program.options)) {
     case OPTIONS_DONE:
         return 0;

@@ -30,6 +30,7 @@ static const char help[] =
     "  --disk FD         a file, the read-only base of the disk\n"
     "  --delta FD        a file, what the guest changes of it; without it the disk is read-only\n"
     "  --disk-mib N      the disk's size, if it is larger than the base\n"
+    "  --volume FD       a file, a second disk that the guest reads and writes as it is\n"
     "  --vsock FD        a listening Unix socket: each connection is one to a port of the guest\n"
     "  --vsock-out FD    a SOCK_SEQPACKET socket that gets the guest's own connections\n"
     "  --vsock-port N    a port the guest may connect to; may be given 16 times\n"
@@ -51,6 +52,7 @@ enum {
     OPT_DISK,
     OPT_DELTA,
     OPT_DISK_MIB,
+    OPT_VOLUME,
     OPT_VSOCK,
     OPT_VSOCK_OUT,
     OPT_VSOCK_PORT,
@@ -72,6 +74,7 @@ static const struct option long_options[] = {
     {"disk", required_argument, NULL, OPT_DISK},
     {"delta", required_argument, NULL, OPT_DELTA},
     {"disk-mib", required_argument, NULL, OPT_DISK_MIB},
+    {"volume", required_argument, NULL, OPT_VOLUME},
     {"vsock", required_argument, NULL, OPT_VSOCK},
     {"vsock-out", required_argument, NULL, OPT_VSOCK_OUT},
     {"vsock-port", required_argument, NULL, OPT_VSOCK_PORT},
@@ -198,6 +201,8 @@ static int take(int option, struct options *o)
         return take_fd_option("delta", FD_FILE_WRITABLE, &o->delta);
     case OPT_DISK_MIB:
         return take_number("disk-mib", 1, UINT64_C(1) << (VMM_DISK_BYTES_MAX_LOG2 - 20), &o->disk_mib);
+    case OPT_VOLUME:
+        return take_fd_option("volume", FD_FILE_WRITABLE, &o->volume);
     case OPT_VSOCK:
         return take_fd_option("vsock", FD_LISTENER, &o->vsock);
     case OPT_VSOCK_OUT:
@@ -273,6 +278,7 @@ enum options_result options_parse(int argc, char **argv, struct options *ret_opt
         .vsock = -1,
         .vsock_out = -1,
         .net = -1,
+        .volume = -1,
         .mac = {2, 0, 0, 0, 0, 2},
     };
     int option;

@@ -12,7 +12,7 @@ struct options {
     bool probe;
     int kvm;
     // -1: not given.
-    int control, kernel, initramfs, disk, delta, vsock, vsock_out, net;
+    int control, kernel, initramfs, disk, delta, vsock, vsock_out, net, volume;
     uint64_t disk_mib;  // 0: as large as the base
     uint64_t memory_mib;
     unsigned vcpus;

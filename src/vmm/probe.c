@@ -1,6 +1,7 @@
 #include "vmm/probe.h"
 
 #include "base/cleanup.h"
+#include "sys/jail.h"
 #include "vmm/boot/start.h"
 #include "vmm/exit.h"
 #include "vmm/kvm/cpuid.h"
@@ -13,6 +14,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+_Static_assert((int)PROBE_DETAIL_MAX <= (int)JAIL_DETAIL_MAX, "the jailer passes what did not work on whole");
 
 extern const uint8_t probe_guest[];
 extern const uint64_t probe_guest_bytes;

@@ -79,9 +79,14 @@ class Engine:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(self.path)
         self.listener.listen(8)
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.accepting = threading.Thread(target=self.accept, daemon=True)
+        self.accepting.start()
 
     def close(self):
+        # Closed under a thread that is on its way into accept(), the number would be the next engine's listener's, and that
+        # engine's client be served by this one.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.accepting.join()
         self.listener.close()
         shutil.rmtree(self.dir)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sandbox-cli against an engine made here, and stand-ins for its companion programs.  Prints TAP.
 
-test_cli.py CLI HELLO..."""
+test_cli.py CLI README_EXAMPLE... -- HELLO..."""
 import contextlib
 import fcntl
 import json
@@ -19,7 +19,9 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_engine import Engine, exec_result, parse  # noqa: E402
 
-CLI, *HELLOS = (os.path.abspath(p) for p in sys.argv[1:])
+SPLIT = sys.argv.index("--")
+CLI, *README_EXAMPLES = (os.path.abspath(p) for p in sys.argv[1:SPLIT])
+HELLOS = [os.path.abspath(p) for p in sys.argv[SPLIT + 1:]]
 DEADLINE = 20
 
 tests = []
@@ -82,12 +84,15 @@ def usage_errors_exit_2_and_say_which(engine):
     usage("run", "--template", says="--template needs a value")
     usage("run", "--template", "t", "--bogus", says="--bogus")
     usage("run", "--template", "t", "-x", says="-x")
-    usage("run", "--template", "t", "more", says="unexpected argument: more")
+    usage("run", "--template", "t", "more", says="unexpected argument: more (what to run is one argument of --exec")
+    usage("run", "--template", "t", "--", "echo", "hi", says="unexpected argument: echo (what to run is one argument of --exec")
     for option in ("--memory", "--vcpus", "--wait", "--disk", "--timeout"):
         for value in ("", "x", "-1", "+1", " 1", "1 ", "1.5", "0x10", "4294967296", "99999999999999999999999"):
             usage("run", "--template", "t", "--exec", "x", option, value, says=option)
-    for option in ("--memory", "--vcpus", "--disk", "--timeout"):
+    for option in ("--memory", "--vcpus", "--disk"):
         usage("run", "--template", "t", "--exec", "x", option, "0", says="1 to 4294967295")
+    for value in ("0", "3600001"):
+        usage("run", "--template", "t", "--exec", "x", "--timeout", value, says="--timeout takes 1 to 3600000, not " + value)
     usage("run", "--template", "t", "--min-isolation", "steel", says="'steel'")
     usage("run", "--template", "t", "--env", "NOVALUE", says="NOVALUE")
     usage("run", "--template", "t", "--env", "=x", says="'=x'")
@@ -95,7 +100,8 @@ def usage_errors_exit_2_and_say_which(engine):
     usage("run", "--template", "t", "--session-key", "", says="--session-key")
     usage("run", "--template", "t", "--stdin", says="--stdin is for --exec")
     usage("run", "--template", "t", "--timeout", "5", says="--timeout is for --exec")
-    usage("verify", says="--template is needed")
+    usage("verify", says="--template NAME is needed")
+    usage("verify", "debian", says="--template NAME is needed")
     usage("verify", "--template", "-x", says="'-x'")
     usage("verify", "--template", "t", "more", says="more")
     usage("template", says="build, list, show or rm")
@@ -323,10 +329,10 @@ def a_signal_ends_a_run_whose_output_nobody_reads(engine):
     for terminal in ([], ["--tty"]):
         ours, theirs = pty.openpty()
         cooked = termios.tcgetattr(theirs)
+        count = len(engine.lines) + 1
         running = subprocess.Popen([CLI, "run", "--template", "t", *terminal, "--exec", "talk"], stdin=theirs,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(engine),
                                    start_new_session=True)
-        count = len(engine.lines) + 1
         wait_for(lambda: len(engine.lines) == count)
         line = engine.lines[-1]
 
@@ -372,8 +378,45 @@ def a_closed_stdout_destroys_and_exits_1(engine):
     assert engine.destroyed == [1] and engine.execs == []
     full = open("/dev/full", "w")
     held = start("run", "--template", "t", engine=engine, stdout=full)
-    held.communicate(timeout=DEADLINE)
+    _, err = held.communicate(timeout=DEADLINE)
     assert held.returncode == 1 and engine.destroyed == [1, 2]
+    assert b"standard output cannot be written: No space left on device" in err, err
+
+
+@test
+def closed_standard_streams_are_not_the_engines_socket(engine):
+    """Whatever is closed, what is printed goes to nobody, and the engine hears only requests."""
+    engine.scripts = {"talk": exec_result(out=b"words\n", err=b"more\n"), "next": exec_result()}
+    run = ("run", "--template", "t", "--exec", "talk", "--exec", "next")
+    destroyed = 0
+    for closed, status in (((0,), 0), ((1,), 1), ((2,), 0), ((0, 1), 1), ((0, 2), 0), ((1, 2), 1), ((0, 1, 2), 1)):
+        running = start(*run, engine=engine, preexec_fn=lambda numbers=closed: [os.close(n) for n in numbers])
+        out, err = running.communicate(timeout=DEADLINE)
+        destroyed += 1
+        assert running.returncode == status, (closed, running.returncode, out, err)
+        assert len(engine.destroyed) == destroyed, (closed, engine.destroyed)
+        assert (1 in closed) != (b"words" in out) and (2 in closed or 1 in closed or b"more" in err), (closed, out, err)
+        if closed == (1,):
+            assert b"standard output cannot be written: Bad file descriptor" in err, err
+    running = start(*run, "--stdin", engine=engine, preexec_fn=lambda: os.close(0))
+    _, err = running.communicate(timeout=DEADLINE)
+    assert running.returncode == 1 and b"reading standard input: Bad file descriptor" in err, (running.returncode, err)
+
+
+@test
+def an_answer_that_cannot_be_printed_is_a_failure(engine):
+    engine.status = json.dumps({"tiers": TIERS})
+    for args in (["status"], ["status", "--json"], ["doctor"], ["doctor", "--json"]):
+        with open("/dev/full", "w") as full:
+            running = start(*args, engine=engine, stdout=full)
+            _, err = running.communicate(timeout=DEADLINE)
+        assert running.returncode == 1 and b"standard output cannot be written" in err, (args, running.returncode, err)
+    os.mkdir(engine.dir + "/debian")
+    os.symlink("debian", engine.dir + "/python-agent")
+    with open("/dev/full", "w") as full:  # this one is sandbox-image's
+        running = start("template", "list", "--store", engine.dir, engine=engine, stdout=full)
+        _, err = running.communicate(timeout=DEADLINE)
+    assert running.returncode == 1 and b"standard output cannot be written" in err, err
 
 
 @test
@@ -464,12 +507,28 @@ def doctor_probes_where_no_engine_answers(engine):
 
     code, report = probed(f"test \"$1\" = --probe || exit 1\necho '{json.dumps(dict(tiers=TIERS))}'\nexit 1\n")
     assert code == 0 and report["source"] == "probe" and report["tiers"] == TIERS
+    code, report = probed("echo '{\"tiers\":[{\"name\":\"vm\",\"available\":true,\"reason\":\"'\"$*\"'\"}]}'\n")
+    arguments = report["tiers"][0]["reason"].split()
+    for option, program in (("--agent", "sandbox-agent"), ("--vmm", "sandbox-vmm")):  # of the build this is a part of
+        named = arguments[arguments.index(option) + 1]
+        assert os.path.basename(named) == program and os.access(named, os.X_OK), arguments
     for bad in ("echo nonsense\n", "echo '{\"tiers\":1}'\n", "kill -9 $$\n", "head -c 100000 /dev/zero | tr '\\0' ' '\n"):
         code, report = probed(bad)
         assert code == 1 and report["source"] == "none" and report["tiers"] == [], bad
         assert [c["status"] for c in report["checks"] if c["name"] == "probe"] == ["fail"]
     done = cli("doctor", SANDBOX_SOCKET="/nonexistent", SANDBOX_JAILER_PROGRAM="/nonexistent")
     assert done.returncode == 1 and "sandbox-jailer" in done.out
+
+
+@test
+def doctor_tells_a_missing_engine_from_one_that_refuses(engine):
+    def fix(**env):
+        report = json.loads(cli("doctor", "--json", SANDBOX_JAILER_PROGRAM="/nonexistent", **env).out)
+        return next(c["fix"] for c in report["checks"] if c["name"] == "engine")
+
+    assert "start it as root" in fix(SANDBOX_SOCKET="/nonexistent")
+    engine.refuse = (-4, "this uid may not use this engine (allowed_uids)")
+    assert "allowed_uids" in fix(engine=engine) and "start" not in fix(engine=engine)
 
 
 def on_terminal(engine, **env):
@@ -509,6 +568,19 @@ def the_example_runs_with_both_libraries(engine):
         assert engine.destroyed[-1] == number and engine.creates[-1][4] == [b"GREETING=hello"]
     done = cli(program=HELLOS[0], SANDBOX_SOCKET="/nonexistent")
     assert done.returncode == 1 and done.err.startswith("init: ")
+
+
+@test
+def the_readmes_examples_run_where_nothing_is_warm_yet(engine):
+    engine.scripts["python3 -c 'print(6 * 7)'"] = exec_result(out=b"42\n")
+    engine.scripts["ls -l /"] = exec_result(out=b"total 0\n")
+    for number, program in enumerate(README_EXAMPLES, 1):
+        done = cli(program=program, engine=engine)
+        assert done.returncode == 0 and done.out.startswith("42\n"), (program, done.returncode, done.out, done.err)
+        create = engine.creates[-1]
+        assert create[3] == [b"python-agent"] and create[5][0] > 0, create  # pool_wait_ms: 0 fails unless one is warm
+        assert len(engine.destroyed) == number
+    assert done.out == "42\ntotal 0\n", done.out
 
 
 def main():

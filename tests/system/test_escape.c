@@ -248,6 +248,38 @@ static void netlink_sockets_are_limited_for_each(void **state)
     innocent_look("netlink");
 }
 
+// It is made by the agent, and is what the command asked for all the same.
+static void a_netlink_socket_is_as_it_was_asked_for(void **state)
+{
+    static const char script[] = "import ctypes, errno, fcntl, os, resource\n"
+                                 "libc = ctypes.CDLL(None, use_errno=True)\n"
+                                 "def ask(type, protocol=0):\n"
+                                 "    s = libc.socket(16, type, protocol)\n"
+                                 "    if s < 0: return errno.errorcode[ctypes.get_errno()]\n"
+                                 "    said = fcntl.fcntl(s, 1), bool(fcntl.fcntl(s, 3) & os.O_NONBLOCK)\n"
+                                 "    os.close(s)\n"
+                                 "    return said\n"
+                                 "RAW, DGRAM, STREAM, CLOEXEC, NONBLOCK = 3, 2, 1, os.O_CLOEXEC, os.O_NONBLOCK\n"
+                                 "print(ask(RAW), ask(DGRAM), ask(RAW | CLOEXEC), ask(DGRAM | CLOEXEC | NONBLOCK),\n"
+                                 "      ask(RAW | NONBLOCK), ask(STREAM))\n"
+                                 "full = len(os.listdir('/proc/self/fd')) - 1\n"
+                                 "resource.setrlimit(resource.RLIMIT_NOFILE, (full, 64))\n"
+                                 "print(ask(RAW))\n"
+                                 "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+                                 "print(ask(RAW))\n";
+    cleanup_sandbox sandbox_handle_t *h = create(NULL);
+    const char *argv[] = {"python3", "-c", script, NULL};
+    sandbox_exec_spec_t spec = {0};
+    spec.argv = argv;
+    for (int i = 0; i < 15; i++) {  // more sockets than there may be at once: each has been given back
+        cleanup_result sandbox_exec_result_t r = {0};
+        run_spec(h, &spec, &r);
+        assert_int_equal(r.exit_code, 0);
+        assert_string_equal((const char *)r.out, "(0, False) (0, False) (1, False) (1, True) (0, True) ESOCKTNOSUPPORT\n"
+                                                 "EMFILE\n(0, False)\n");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +295,7 @@ int main(void)
         cmocka_unit_test(socket_memory_is_the_sandboxs),
         cmocka_unit_test(device_nodes_are_each_sandboxes_own),
         cmocka_unit_test(netlink_sockets_are_limited_for_each),
+        cmocka_unit_test(a_netlink_socket_is_as_it_was_asked_for),
     };
     return cmocka_run_group_tests_name("escape", tests, start, stop);
 }

@@ -241,6 +241,18 @@ static void endless_running_out_is_ended(void **state)
     assert_answers(h);
 }
 
+// A worker lost now and then is no storm, however many they become: 50 are more than 40, but some seconds have passed.
+static void losing_one_now_and_then_goes_on(void **state)
+{
+    sandbox_spec_t small = plain_spec();
+    small.memory_mib = 64;
+    cleanup_sandbox sandbox_handle_t *h = create(&small);
+    put_probe(h);
+    cleanup_free char *some =
+        output(h, "for i in $(seq 50); do " PROBE " alloc 200; sleep 0.4; done 2>/dev/null; echo went on");
+    assert_string_equal(some, "went on");
+}
+
 static void shared_memory_is_limited(void **state)
 {
     cleanup_sandbox sandbox_handle_t *h = create(NULL);
@@ -358,6 +370,7 @@ int main(void)
         cmocka_unit_test(memory_storm_of_many_processes),
         cmocka_unit_test(neighbours_at_their_limits_share_no_ceiling),
         cmocka_unit_test(endless_running_out_is_ended),
+        cmocka_unit_test(losing_one_now_and_then_goes_on),
         cmocka_unit_test(shared_memory_is_limited),
         cmocka_unit_test(processors_are_limited),
         cmocka_unit_test(the_number_of_processors_seen_is_the_limit),

@@ -41,13 +41,13 @@ def down(folder):
 
 def answers(folder):
     """Through the variables that `env` prints, as a shell reads them."""
-    script = f'eval "$({STACK} env {shlex.quote(folder)})" && {CLI} status --socket "$SANDBOX_SOCKET"'
+    script = f'unset SANDBOX_SOCKET; eval "$({STACK} env {shlex.quote(folder)})" && {CLI} status'
     return subprocess.run(["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL, timeout=60 * SLOW, check=False).returncode == 0
 
 
 def run_in(folder, script):
-    command = f'set -a && eval "$({STACK} env {shlex.quote(folder)})" && {CLI} run --template busybox --memory 64 --exec {shlex.quote(script)}'
+    command = f'eval "$({STACK} env {shlex.quote(folder)})" && {CLI} run --template busybox --memory 64 --exec {shlex.quote(script)}'
     return subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, timeout=60 * SLOW, check=False)
 
@@ -145,7 +145,7 @@ def up_after_everything_was_killed():
     up(folder)
     result = run_in(folder, "echo before")
     need("before" in result.stdout, result.stdout + result.stderr)
-    hold = subprocess.Popen(["sh", "-c", f'set -a && eval "$({STACK} env {folder})" && exec {CLI} run --template busybox --memory 64'],
+    hold = subprocess.Popen(["sh", "-c", f'eval "$({STACK} env {folder})" && exec {CLI} run --template busybox --memory 64'],
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     need(b"created" in hold.stdout.readline(), "no sandbox is held")
     for pid in processes(folder):
@@ -181,12 +181,38 @@ def down_after_everything_was_killed():
 def a_missing_build_is_said():
     result = stack("up", os.path.join(WORK, "no-build"), env={**os.environ, "SANDBOX_BUILD": "/no/such/build"})
     need(result.returncode != 0 and "build first" in result.stderr, f"{result.returncode}: {result.stderr}")
-    stack("down", os.path.join(WORK, "no-build"))
+    need(not os.path.exists(os.path.join(WORK, "no-build")), "it made the folder")
+
+
+def a_start_that_fails_shows_its_own_log():
+    folder = os.path.join(WORK, "fails")
+    for wrong in ("first", "second"):
+        result = stack("up", folder, env={**os.environ, "SANDBOX_ENGINE_ARGS": f"--set {wrong}=1"})
+        need(result.returncode != 0 and f'"{wrong}"' in result.stderr, f"{result.returncode}: {result.stderr}")
+    need('"first"' not in result.stderr, f"an earlier start's log: {result.stderr}")
+    down(folder)
+
+
+def another_builds_system_is_told_apart():
+    folder, other = os.path.join(WORK, "other"), os.path.join(WORK, "other-build")
+    os.mkdir(other)
+    os.symlink(os.path.join(os.environ["SANDBOX_BUILD"], "src"), os.path.join(other, "src"))
+    up(folder)
+    need("It runs" not in up(folder).stderr, "its own build is taken for another")
+    result = stack("up", folder, env={**os.environ, "SANDBOX_BUILD": other})
+    need(result.returncode == 0 and "It runs" in result.stderr and other in result.stderr, f"{result.returncode}: {result.stderr}")
+    down(folder)
+
+
+def what_it_does_not_know_is_named():
+    result = stack("restart")
+    need(result.returncode == 2 and "no verb 'restart'" in result.stderr and "scripts/stack up" in result.stderr, result.stderr)
 
 
 CASES = [up_answers_and_down_leaves_nothing, up_twice_is_fine, down_twice_is_fine, a_folder_that_was_there_stays,
          env_says_when_it_is_not_up, any_name_can_be_quoted, two_side_by_side, up_after_everything_was_killed,
-         down_after_everything_was_killed, a_missing_build_is_said]
+         down_after_everything_was_killed, a_missing_build_is_said,
+         a_start_that_fails_shows_its_own_log, another_builds_system_is_told_apart, what_it_does_not_know_is_named]
 
 
 def main():

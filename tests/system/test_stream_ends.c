@@ -162,14 +162,14 @@ static void all_kinds_count_together(void **state)
         assert_ok(sandbox_process_signal(h, ids[i], SIGKILL, 0));
 }
 
-// As many as there may be, all of them running; one that ends makes room.
+// As many as there may be, all of them running and with the most descriptors each; one that ends makes room.
 static sandbox_error_t spawn_patiently(sandbox_handle_t *h, uint32_t *ret_id)
 {
     sandbox_exec_spec_t sleeper = {.command = "exec sleep 600"};
     uint64_t until = now_ms() + patient(20000);
     sandbox_error_t r;
     do {  // lines of earlier spawns may still be closing
-        r = sandbox_spawn(h, &sleeper, NULL, ret_id);
+        r = sandbox_spawn(h, &sleeper, &(sandbox_spawn_options_t){.open_stdin = 1}, ret_id);
     } while (r == SANDBOX_ERR_GUEST_UNAVAILABLE && strstr(sandbox_last_error(), "background") == NULL && now_ms() < until);
     return r;
 }
@@ -184,6 +184,10 @@ static void a_sandbox_has_so_many_processes(void **state)
         assert_ok(spawn_patiently(h, i == 0 ? &first : &id));
     assert_fails(spawn_patiently(h, &id), SANDBOX_ERR_GUEST_UNAVAILABLE);
     assert_non_null(strstr(sandbox_last_error(), "background processes"));
+    // Commands go on beside them, also such as leave pipes behind, and have the limits they always have.
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(exit_code(h, "sleep 600 & exit 0"), 0);
+    assert_int_equal(number(h, "ulimit -Sn"), 1024);
     cleanup_told struct told watch = {0};
     assert_true(eventually(takes_more, h, 10000));
     assert_ok(sandbox_attach(h, first, 0, &watch.stream));

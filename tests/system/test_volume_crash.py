@@ -5,6 +5,7 @@ After each kill and the next start: what a client was told (this volume is there
 synced is there; every file in volumes/ has a row and every row a file.
 """
 import contextlib
+import glob
 import os
 import random
 import signal
@@ -35,7 +36,9 @@ def new_system(*settings):
 
 
 def files():
-    return sorted(os.listdir(os.path.join(system.state, "volumes"))) if os.path.isdir(system.state + "/volumes") else []
+    """Names of those there are, without what says for which tier."""
+    folder = os.path.join(system.state, "volumes")
+    return sorted(name.removesuffix(".vm") for name in os.listdir(folder)) if os.path.isdir(folder) else []
 
 
 @contextlib.contextmanager
@@ -146,7 +149,8 @@ def files_and_rows_without_each_other_are_settled():
     stop_in_order()
     with database() as db:
         lost = db.execute("SELECT id FROM volumes WHERE key = ?", (b"lost",)).fetchone()[0].hex()
-    os.unlink(f"{system.state}/volumes/{lost}")
+    for path in glob.glob(f"{system.state}/volumes/{lost}*"):
+        os.unlink(path)
     orphan = "ab" * 16
     stranger = "not-a-volume"
     for name in (orphan, stranger):

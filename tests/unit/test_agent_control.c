@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -191,6 +192,30 @@ static void malformed_packets_are_dropped_with_their_descriptors(void **state)
     rig_stop(&rig);
 }
 
+// A stream's line that the agent could not take is one that has ended: the host would count it as open for ever.
+static void a_line_that_cannot_be_had_has_ended(void **state)
+{
+    struct rig rig;
+    rig_start_configured(&rig, NULL);
+    cleanup_fd int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (int full = 0; full < 2; full++) {
+        struct rlimit before = {0};
+        if (full) {
+            assert_int_equal(prlimit(rig.pid, RLIMIT_NOFILE, NULL, &before), 0);
+            assert_int_equal(prlimit(rig.pid, RLIMIT_NOFILE, &(struct rlimit){0, before.rlim_max}, NULL), 0);
+        }
+        rig_send_packet(&rig, "\x12\x02\x08\x07", 4, full ? null : -1);
+        Sandbox__Agent__Report *r = rig_report(&rig);
+        assert_int_equal(r->report_case, SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED);
+        assert_int_equal(r->stream_ended->id, 7);
+        pb_free(r);
+        if (full)
+            assert_int_equal(prlimit(rig.pid, RLIMIT_NOFILE, &before, NULL), 0);
+    }
+    free(rig_sh(&rig, "true"));
+    rig_stop(&rig);
+}
+
 static void the_end_of_the_control_line_ends_everything(void **state)
 {
     struct rig rig;
@@ -297,6 +322,7 @@ int main(void)
         cmocka_unit_test(odd_images_do_not_lead_us_astray),
         cmocka_unit_test(a_workspace_that_is_a_link_is_refused),
         cmocka_unit_test(malformed_packets_are_dropped_with_their_descriptors),
+        cmocka_unit_test(a_line_that_cannot_be_had_has_ended),
         cmocka_unit_test(the_end_of_the_control_line_ends_everything),
         cmocka_unit_test(bad_command_lines_are_refused),
         cmocka_unit_test(it_works_without_being_process_one),

@@ -3,11 +3,15 @@
 #include "base/id.h"
 #include "base/json_out.h"
 #include "base/num.h"
+#include "base/standard_fds.h"
 #include "base/utf8.h"
 #include "unit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static void buf_takes_all_or_nothing(void **state)
 {
@@ -89,6 +93,46 @@ static void ids_differ(void **state)
     assert_int_equal(random_hex(a, 63), -EINVAL);
 }
 
+// In a child: closes those of `closed` (a bit each), holds them, and finds that the next open gets another number and that
+// using them fails as if they were closed.  What is open stays what it is.
+static int hold_with(unsigned closed)
+{
+    for (int fd = 0; fd < 3; fd++) {
+        close(fd);
+        if ((closed & 1U << fd) == 0 && (open("/dev/null", O_RDWR) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0))
+            return 1;
+        if ((closed & 1U << fd) != 0 && open("/", O_RDONLY) != fd)  // a place holder, so that the others get their own numbers
+            return 2;
+    }
+    for (int fd = 0; fd < 3; fd++)
+        if ((closed & 1U << fd) != 0)
+            close(fd);
+    char c = 'x';
+    if (standard_fds_hold() != 0 || open("/", O_RDONLY) < 3)
+        return 3;
+    for (int fd = 0; fd < 3; fd++) {
+        ssize_t n = fd == 0 ? read(fd, &c, 1) : write(fd, &c, 1);
+        bool failed = n < 0 && errno == EBADF;
+        if (failed != ((closed & 1U << fd) != 0) || (fcntl(fd, F_GETFD) == FD_CLOEXEC) == failed)
+            return 4;
+    }
+    return 0;
+}
+
+static void closed_standard_streams_are_held(void **state)
+{
+    for (unsigned closed = 0; closed < 8; closed++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0)
+            _exit(hold_with(closed));
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -98,6 +142,7 @@ int main(void)
         cmocka_unit_test(numbers_whole_or_not_at_all),
         cmocka_unit_test(utf8_is_strict),
         cmocka_unit_test(ids_differ),
+        cmocka_unit_test(closed_standard_streams_are_held),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

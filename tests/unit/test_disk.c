@@ -140,7 +140,7 @@ static void step(struct model *m)
     }
 }
 
-static void play(int base, int delta, uint64_t start)
+static void play(int base, int delta, bool plain, uint64_t start)
 {
     static struct model m;
     seed = start;
@@ -148,9 +148,9 @@ static void play(int base, int delta, uint64_t start)
     if (base >= 0)
         make_base(base, m.image, MODEL_BYTES - 1536);  // it ends inside a block
     memcpy(m.base, m.image, sizeof m.base);
-    m.config = (struct disk_config){.base = base, .delta = delta, .bytes = MODEL_BYTES};
+    m.config = (struct disk_config){.base = base, .delta = delta, .bytes = MODEL_BYTES, .plain = plain};
     assert_int_equal(disk_open(&m.config, &m.disk), 0);
-    assert_int_equal(disk_delta_bytes(m.disk), 0);
+    assert_int_equal(disk_delta_bytes(m.disk), plain ? MODEL_BYTES : 0);
     check_all(m.disk, m.image);
     for (unsigned i = 0; i < STEPS; i++)
         step(&m);
@@ -169,8 +169,38 @@ static void model(void **state)
     for (uint64_t s = 1; s <= 6; s++) {
         cleanup_fd int base = s % 3 == 0 ? -1 : temp_file();
         cleanup_fd int delta = s % 2 == 0 ? temp_file() : mem_file();
-        play(base, delta, s);
+        play(base, delta, false, s);
     }
+    for (uint64_t s = 7; s <= 8; s++) {
+        cleanup_fd int file = s % 2 == 0 ? temp_file() : mem_file();
+        play(-1, file, true, s);
+    }
+}
+
+// A plain disk is its file: what was in it is read, what is written is in it at its place, and a discard makes a hole there.
+static void a_plain_disk_is_its_file(void **state)
+{
+    enum { BYTES = 256 * KIB };
+    static uint8_t image[BYTES], now[BYTES], junk[BYTES];
+    cleanup_fd int file = make_base(temp_file(), image, BYTES);
+    struct disk *d;
+    assert_int_equal(disk_open(&(struct disk_config){.base = -1, .delta = file, .plain = true}, &d), 0);
+    assert_int_equal(disk_bytes(d), BYTES);
+    check_all(d, image);
+    memset(junk, 0x5a, sizeof junk);
+    struct iovec iov = {junk, 5 * KIB};
+    assert_int_equal(disk_write(d, 1536, &iov, 1), 0);
+    memcpy(image + 1536, junk, 5 * KIB);
+    assert_int_equal(pread(file, now, BYTES, 0), BYTES);
+    assert_memory_equal(now, image, BYTES);
+    assert_int_equal(disk_zero(d, 1024, BYTES - 1024, true), 0);
+    memset(image + 1024, 0, BYTES - 1024);
+    assert_int_equal(pread(file, now, BYTES, 0), BYTES);
+    assert_memory_equal(now, image, BYTES);
+    struct stat st;
+    assert_int_equal(fstat(file, &st), 0);
+    assert_true(st.st_size == BYTES && st.st_blocks * 512 < BYTES / 2);
+    disk_close(d);
 }
 
 // Every block of the base, overwritten or not, reads as zeros once it is discarded, now and after the delta is opened again.
@@ -247,10 +277,17 @@ static void bad_arguments(void **state)
     REFUSED(.base = base, .delta = pipes[0]);
     assert_int_equal(ftruncate(delta, 128 * KIB), 0);
     REFUSED(.base = base, .delta = delta, .bytes = 64 * KIB);  // and this the delta
+    REFUSED(.base = -1, .delta = delta, .bytes = 64 * KIB, .plain = true);
+    REFUSED(.base = base, .delta = delta, .plain = true);
+    REFUSED(.base = -1, .delta = nul, .plain = true);
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", delta);
     cleanup_fd int read_only = open(path, O_RDONLY | O_CLOEXEC);
     REFUSED(.base = base, .delta = read_only, .bytes = 128 * KIB);
+    REFUSED(.base = -1, .delta = read_only, .plain = true);
+    assert_int_equal(ftruncate(delta, 128 * KIB + 512), 0);
+    REFUSED(.base = -1, .delta = delta, .plain = true);
+    assert_int_equal(ftruncate(delta, 128 * KIB), 0);
 #undef REFUSED
     assert_null(d);
     close(pipes[0]);
@@ -339,12 +376,12 @@ int __wrap_fdatasync(int fd)
 }
 
 // Every flush reaches the file; and after one that failed none succeeds, because the kernel tells of lost pages only once.
-static void flush_is_honest(void **state)
+static void check_flush(bool plain)
 {
     static uint8_t bytes[8 * KIB];
     cleanup_fd int delta = temp_file();
     struct disk *d;
-    assert_int_equal(disk_open(&(struct disk_config){.base = -1, .delta = delta, .bytes = 64 * KIB}, &d), 0);
+    assert_int_equal(disk_open(&(struct disk_config){.base = -1, .delta = delta, .bytes = 64 * KIB, .plain = plain}, &d), 0);
     struct iovec iov = {bytes, sizeof bytes};
     unsigned before = syncs;
     for (unsigned n = 1; n <= 3; n++) {
@@ -358,6 +395,12 @@ static void flush_is_honest(void **state)
     assert_int_equal(disk_flush(d), -EIO);
     assert_int_equal(disk_flush(d), -EIO);
     disk_close(d);
+}
+
+static void flush_is_honest(void **state)
+{
+    check_flush(false);
+    check_flush(true);
 }
 
 static void nowait(void **state)
@@ -383,6 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(model),
+        cmocka_unit_test(a_plain_disk_is_its_file),
         cmocka_unit_test(discarded_stays_discarded),
         cmocka_unit_test(discard_gives_room_back),
         cmocka_unit_test(bad_arguments),

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -52,6 +53,8 @@ static void start_fields_have_two_sides(void **state)
     TRY(start.disk_iops, JAIL_DISK_IOPS_MAX + 1, -EPROTO);
     TRY(volume.id[JAIL_VOLUME_ID - 1], 1, 0);
     TRY(volume.mib, 1, -EPROTO);
+    TRY(volume.machine, 1, -EPROTO);
+    TRY(volume.reserved, 1, -EPROTO);
     TRY(reserved, 1, -EPROTO);
     TRY(slot, 1, -EPROTO);
     TRY(id, 0, -EPROTO);
@@ -132,6 +135,14 @@ static void volumes_have_an_id_and_when_made_a_size(void **state)
     assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 0, 0), 0);
     assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 255, 0), 0);
     assert_int_equal(check_volume(JAIL_OP_VOLUME_LIST, 0, 1), -EPROTO);
+    struct jail_request q = {.op = JAIL_OP_VOLUME_CREATE, .id = 1, .volume = {.id = {1}, .mib = 64, .machine = 1}};
+    assert_int_equal(jail_check(&q, 0), 0);
+    q.volume.machine = 2;
+    assert_int_equal(jail_check(&q, 0), -EPROTO);
+    q.volume = (struct jail_volume){.id = {1}, .mib = 64, .reserved = 1};
+    assert_int_equal(jail_check(&q, 0), -EPROTO);
+    q = (struct jail_request){.op = JAIL_OP_VOLUME_DELETE, .id = 1, .volume = {.id = {1}, .machine = 1}};
+    assert_int_equal(jail_check(&q, 0), -EPROTO);
 }
 
 static void machines_come_with_their_descriptors(void **state)
@@ -140,7 +151,9 @@ static void machines_come_with_their_descriptors(void **state)
     q.op = JAIL_OP_START_VM;
     for (size_t fds = 0; fds <= JAIL_FDS_MAX + 1; fds++)
         assert_int_equal(jail_check(&q, fds), fds == 3 ? 0 : -EPROTO);
-    q.volume.id[0] = 1;  // no image a machine could write is mounted, and none of the host's is given to one
+    q.volume.id[0] = 1;
+    assert_int_equal(jail_check(&q, 3), 0);
+    q.volume.machine = 1;  // which kind a volume is, is said once
     assert_int_equal(jail_check(&q, 3), -EPROTO);
     static const struct {
         uint32_t op;
@@ -188,12 +201,45 @@ static void only_whole_packets_are_received(void **state)
     close(sent);
 }
 
+// Good but for the descriptors that could not be had: it is answered, and the next one is received.
+static void a_receiver_without_room_can_still_answer(void **state)
+{
+    int pair[2], fds[JAIL_FDS_MAX];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    struct jail_request q = good_start(), got = {0};
+    int sent = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const struct rlimit full = {.rlim_cur = (rlim_t)sent + 1, .rlim_max = before.rlim_max};
+    struct jail_request bad = q;
+    bad.start.vcpus = 0;
+    fdpass_send(pair[0], &q, sizeof q, &sent, 1);
+    fdpass_send(pair[0], &bad, sizeof bad, &sent, 1);
+    fdpass_send(pair[0], &q, sizeof q - 1, &sent, 1);
+    fdpass_send(pair[0], &q, sizeof q, &sent, 1);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &full), 0);
+    int r[3];
+    for (int i = 0; i < 3; i++)
+        r[i] = jail_receive(pair[1], &got, fds);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(r[0], -EMFILE);
+    assert_memory_equal(&got, &q, sizeof q);
+    assert_int_equal(r[1], -EPROTO);
+    assert_int_equal(r[2], -EPROTO);
+    assert_int_equal(jail_receive(pair[1], &got, fds), 1);
+    close(fds[0]);
+    close(sent);
+    close(pair[0]);
+    close(pair[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(machines_come_with_their_descriptors),    cmocka_unit_test(start_fields_have_two_sides),
-        cmocka_unit_test(host_names_come_from_an_alphabet),        cmocka_unit_test(other_operations_carry_nothing_else),
-        cmocka_unit_test(volumes_have_an_id_and_when_made_a_size), cmocka_unit_test(only_whole_packets_are_received),
+        cmocka_unit_test(machines_come_with_their_descriptors),     cmocka_unit_test(start_fields_have_two_sides),
+        cmocka_unit_test(host_names_come_from_an_alphabet),         cmocka_unit_test(other_operations_carry_nothing_else),
+        cmocka_unit_test(volumes_have_an_id_and_when_made_a_size),  cmocka_unit_test(only_whole_packets_are_received),
+        cmocka_unit_test(a_receiver_without_room_can_still_answer),
     };
     return cmocka_run_group_tests_name("jail", tests, NULL, NULL);
 }

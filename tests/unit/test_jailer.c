@@ -377,6 +377,33 @@ static int a_volume_has_one_sandbox_at_a_time(void)
     return CASE_PASSED;
 }
 
+static int make_machine_volume(uint8_t id)
+{
+    return call((struct jail_request){.op = JAIL_OP_VOLUME_CREATE,
+                                      .volume = {.id = {id}, .mib = JAIL_VOLUME_MIB_MIN, .machine = 1}},
+                -1)
+        .error;
+}
+
+// The host's kernel mounts no image that a machine could write, whatever the engine asks for.
+static int a_machines_volume_is_never_mounted(void)
+{
+    struct jail_reply m = mount_good();
+    int control;
+    EXPECT(make_machine_volume(5) == 0 && make_machine_volume(5) == -EEXIST);
+    EXPECT(start_with_volume(m.slot, 5, &control).error == -ENOENT);
+    // An id has one kind: it cannot be made again as the other.
+    EXPECT(volume_call(JAIL_OP_VOLUME_CREATE, 5, JAIL_VOLUME_MIB_MIN).error == -EEXIST);
+    EXPECT(volume_call(JAIL_OP_VOLUME_CREATE, 6, JAIL_VOLUME_MIB_MIN).error == 0);
+    EXPECT(make_machine_volume(6) == -EEXIST);
+    struct jail_reply a = volume_call(JAIL_OP_VOLUME_LIST, 0, 0);
+    EXPECT(a.error == 0 && a.slot == 2 && a.volumes[0][0] == 5 && a.volumes[1][0] == 6);
+    EXPECT(volume_call(JAIL_OP_VOLUME_DELETE, 5, 0).error == 0 && volume_call(JAIL_OP_VOLUME_DELETE, 5, 0).error == -ENOENT);
+    EXPECT(volume_call(JAIL_OP_VOLUME_DELETE, 6, 0).error == 0);
+    EXPECT(volume_call(JAIL_OP_VOLUME_LIST, 0, 0).slot == 0);
+    return CASE_PASSED;
+}
+
 static int a_start_that_fails_frees_its_volume(void)
 {
     struct jail_reply m = mount_good();
@@ -461,6 +488,7 @@ static const struct {
     CASE(many_at_once),
     CASE(volumes_are_made_listed_and_deleted),
     CASE(a_volume_has_one_sandbox_at_a_time),
+    CASE(a_machines_volume_is_never_mounted),
     CASE(a_start_that_fails_frees_its_volume),
     CASE(volumes_of_the_run_before_are_there),
     CASE(the_engine_has_a_folder_of_its_own),

@@ -12,13 +12,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 struct world {
     struct fake_engine *engine;
     sandbox_conn_t *conn;
     sandbox_handle_t *h;
-    bool without_fd, refuse;
+    bool without_fd, refuse, full;
+    struct rlimit files;
     atomic_int agent;  // the agent's end of the last stream
     Sandbox__StreamRequest__OpCase op;
     bool terminal, open_stdin;
@@ -53,6 +55,10 @@ static void handle(struct fake_peer *peer, const Sandbox__ClientMessage *m, void
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         abort();
     w->agent = pair[0];
+    if (w->full) {
+        const struct rlimit none = {.rlim_max = w->files.rlim_max};
+        setrlimit(RLIMIT_NOFILE, &none);
+    }
     fake_stream(peer, m, w->without_fd ? -1 : pair[1]);
     close(pair[1]);
 }
@@ -241,6 +247,32 @@ static void what_the_engine_says_of_a_stream_is_checked(void **state)
     sandbox_event_t e;
     assert_int_equal(sandbox_stream_read(NULL, 0, &e), SANDBOX_ERR_INVALID_SPEC);
     assert_int_equal(sandbox_stream_kill(NULL), SANDBOX_ERR_INVALID_SPEC);
+}
+
+// A program that has as many files open as it may loses the stream, not its connection and every sandbox.
+static void a_full_process_gets_an_error_and_keeps_its_connection(void **state)
+{
+    struct world *w = *state;
+    sandbox_exec_spec_t spec = {.command = "true"};
+    sandbox_stream_t *s = (sandbox_stream_t *)w;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &w->files), 0);
+    for (int i = 0; i < 3; i++) {
+        w->full = true;
+        close_agent(w);
+        sandbox_error_t r = sandbox_exec_stream(w->h, &spec, NULL, &s);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &w->files), 0);
+        assert_int_equal(r, SANDBOX_ERR_INTERNAL);
+        assert_non_null(strstr(sandbox_last_error(), "descriptor"));
+        assert_ptr_equal(s, w);
+        w->full = false;
+        sandbox_stream_t *next = start(w, NULL);
+        say_exit(w->agent, 3);
+        sandbox_event_t e;
+        assert_int_equal(sandbox_stream_read(next, -1, &e), SANDBOX_OK);
+        assert_int_equal(e.type, SANDBOX_EVENT_EXIT);
+        assert_int_equal(e.result->exit_code, 3);
+        sandbox_stream_free(next);
+    }
 }
 
 static void input_stays_within_the_window(void **state)
@@ -481,6 +513,7 @@ int main(void)
         TEST(a_stream_that_breaks_off_is_an_error),
         TEST(a_refusal_of_the_agent_has_its_code),
         TEST(what_the_engine_says_of_a_stream_is_checked),
+        TEST(a_full_process_gets_an_error_and_keeps_its_connection),
         TEST(input_stays_within_the_window),
         TEST(what_is_asked_is_sent),
         TEST(the_specs_input_goes_first),

@@ -18,13 +18,13 @@
 #include <unistd.h>
 
 // The command line that the jailer writes is the one that init reads.
-static void command_line_comes_through(void **state)
+static void check_command_line(bool volume)
 {
     struct jail_start what = {
         .vcpus = JAIL_VCPUS_MAX, .memory_mib = JAIL_MEMORY_MIB_MAX, .disk_mib = JAIL_DISK_MIB_MAX, .pids_max = JAIL_PIDS_MAX};
     memset(what.hostname, 'h', JAIL_HOSTNAME_MAX);
     char text[VMM_CMDLINE_MAX + 1];
-    assert_int_equal(vm_cmdline(&what, text, sizeof text), 0);
+    assert_int_equal(vm_cmdline(&what, volume, text, sizeof text), 0);
     char *rest = strstr(text, " -- ");
     assert_non_null(rest);
     rest += 4;
@@ -40,7 +40,14 @@ static void command_line_comes_through(void **state)
     assert_int_equal(o.pids_max, what.pids_max);
     assert_int_equal(o.vcpus, what.vcpus);
     assert_string_equal(o.hostname, what.hostname);
-    assert_int_equal(vm_cmdline(&what, text, 64), -E2BIG);
+    assert_true(o.volume == volume);
+    assert_int_equal(vm_cmdline(&what, volume, text, 64), -E2BIG);
+}
+
+static void command_line_comes_through(void **state)
+{
+    check_command_line(false);
+    check_command_line(true);
 }
 
 static bool parses(const char *line)
@@ -71,6 +78,9 @@ static void options_are_all_needed_once_and_in_range(void **state)
         "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a --hostname=b",
         "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a nokaslr",
         "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a --init",
+        "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a --volume --volume",
+        "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a --volume=1",
+        "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --volume",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_false(parses(bad[i]));

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -328,6 +329,42 @@ static void descriptors_keep_their_place(void **state)
     close_sink(&s, pair[1]);
 }
 
+// A receiver at its limit is told that something came which it could not have.
+static void descriptors_beyond_the_limit_are_said_to_be_lost(void **state)
+{
+    int pair[2], fds[2], got[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    for (int i = 0; i < 2; i++)
+        fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (int room = 0; room <= 2; room++) {
+        size_t count = 2;
+        char byte = 0;
+        assert_int_equal(fdpass_send(pair[0], "x", 1, fds, 2), 1);
+        const struct rlimit few = {.rlim_cur = (rlim_t)(fds[1] + 1 + room), .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        ssize_t n = fdpass_recv(pair[1], &byte, 1, got, &count);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_equal(n, 1);
+        assert_int_equal(byte, 'x');
+        if (room == 2) {
+            assert_int_equal(count, 2);
+            close(got[0]);
+            close(got[1]);
+        } else {
+            assert_true(count == FDPASS_LOST);
+        }
+        int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        assert_int_equal(lowest, fds[1] + 1);
+        close(lowest);
+    }
+    close(fds[0]);
+    close(fds[1]);
+    close(pair[0]);
+    close(pair[1]);
+}
+
 static void too_many_descriptors_are_closed(void **state)
 {
     int pair[2];
@@ -369,6 +406,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_does_not_read_meets_the_queue_ceiling),
         cmocka_unit_test(half_a_close_is_told_apart),
         cmocka_unit_test(descriptors_keep_their_place),
+        cmocka_unit_test(descriptors_beyond_the_limit_are_said_to_be_lost),
         cmocka_unit_test(too_many_descriptors_are_closed),
     };
     return cmocka_run_group_tests_name("stream", tests, NULL, NULL);

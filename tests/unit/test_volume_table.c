@@ -72,7 +72,8 @@ static struct volume_key key(const char *owner, const char *text)
 
 static struct volume_want want(uint32_t ttl_s)
 {
-    return (struct volume_want){.ttl_s = ttl_s, .max_ttl_s = MAX_TTL_S, .size_mib = 64, .tier = 2, .max_volumes = 1000000};
+    return (struct volume_want){
+        .ttl_s = ttl_s, .max_ttl_s = MAX_TTL_S, .size_mib = 64, .tier = 2, .tiers = 1U << 2 | 1U << 4, .max_volumes = 1000000};
 }
 
 static int acquire(struct fixture *f, const struct volume_key *k, uint32_t ttl_s, int64_t now, struct volume_row *row)
@@ -163,11 +164,28 @@ static void a_tier_keeps_its_volumes(void **state)
     w.tier = 4;
     struct volume_row row;
     struct err err;
+    // A new one would be on the vm tier now; this one stays where it is, where that is allowed and works.
+    assert_int_equal(volume_table_acquire(f->db, &k, &w, START, &row, &err), 0);
+    assert_true(row.tier == 2 && !row.fresh);
+    assert_int_equal(volume_table_release(f->db, row.id, &err), 0);
+    w.floor = 2;
+    assert_int_equal(volume_table_acquire(f->db, &k, &w, START, &row, &err), 0);
+    w.floor = 3;
     assert_int_equal(volume_table_acquire(f->db, &k, &w, START, &row, &err), SANDBOX_ERR_INVALID_SPEC);
-    assert_non_null(strstr(err.text, "tier"));
+    assert_non_null(strstr(err.text, "of the container tier, below the isolation floor \"kernel\""));
+    w.floor = 0;
+    w.tiers = 1U << 4;
+    assert_int_equal(volume_table_acquire(f->db, &k, &w, START, &row, &err), SANDBOX_ERR_INVALID_SPEC);
+    assert_non_null(strstr(err.text, "of the container tier, which does not work on this machine now"));
     // Once it has expired, the key is free for the other tier.
     assert_int_equal(volume_table_acquire(f->db, &k, &w, START + 10 * SECOND, &row, &err), 0);
-    assert_true(row.fresh && row.replaces);
+    assert_true(row.fresh && row.replaces && row.tier == 4);
+    assert_int_equal(volume_table_made(f->db, row.id, &err), 0);
+    // And never comes down again.
+    w = want(10);
+    w.tiers = 1U << 2;
+    assert_int_equal(volume_table_acquire(f->db, &k, &w, START + 11 * SECOND, &row, &err), SANDBOX_ERR_INVALID_SPEC);
+    assert_non_null(strstr(err.text, "of the vm tier, which does not work on this machine now"));
 }
 
 static void an_owner_has_at_most_so_many(void **state)

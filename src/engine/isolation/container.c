@@ -300,26 +300,26 @@ int container_hello(struct container *c, driver_done_fn *done, void *arg)
     return ask_about(c, JAIL_OP_HELLO, 0, done, arg);
 }
 
-static int ask_volume(struct container *c, enum jail_op op, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib,
+static int ask_volume(struct container *c, struct jail_request request, const uint8_t id[static JAIL_VOLUME_ID],
                       driver_done_fn *done, void *arg)
 {
-    struct jail_request request = {.op = op, .volume.mib = mib};
     memcpy(request.volume.id, id, sizeof request.volume.id);
     return ask(c, &request, -1, done, arg);
 }
 
-int container_volume_create(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib, driver_done_fn *done,
-                            void *arg)
+int container_volume_create(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib, bool machine,
+                            driver_done_fn *done, void *arg)
 {
-    return ask_volume(c, JAIL_OP_VOLUME_CREATE, id, mib, done, arg);
+    const struct jail_request request = {.op = JAIL_OP_VOLUME_CREATE, .volume = {.mib = mib, .machine = machine}};
+    return ask_volume(c, request, id, done, arg);
 }
 
 int container_volume_delete(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg)
 {
-    return ask_volume(c, JAIL_OP_VOLUME_DELETE, id, 0, done, arg);
+    return ask_volume(c, (struct jail_request){.op = JAIL_OP_VOLUME_DELETE}, id, done, arg);
 }
 
 int container_volume_list(struct container *c, const uint8_t after[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg)
 {
-    return ask_volume(c, JAIL_OP_VOLUME_LIST, after, 0, done, arg);
+    return ask_volume(c, (struct jail_request){.op = JAIL_OP_VOLUME_LIST}, after, done, arg);
 }

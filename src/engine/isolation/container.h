@@ -37,9 +37,10 @@ int container_describe(const struct driver_start *what, struct jail_start *ret_s
 // Asks the jailer for the version of its protocol, which comes as answer->handle.
 int container_hello(struct container *c, driver_done_fn *done, void *arg);
 
-// The files of volumes, which the jailer has (sys/jail.h).  A list comes as answer->volumes, in parts of JAIL_VOLUMES_LISTED.
-int container_volume_create(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib, driver_done_fn *done,
-                            void *arg);
+// The files of volumes, which the jailer has (sys/jail.h); `machine`: one for the vm tier.  A list comes as answer->volumes, in
+// parts of JAIL_VOLUMES_LISTED.
+int container_volume_create(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], uint64_t mib, bool machine,
+                            driver_done_fn *done, void *arg);
 int container_volume_delete(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg);
 int container_volume_list(struct container *c, const uint8_t after[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg);
 

@@ -60,7 +60,8 @@ struct driver {
     // Lets it go; sandboxes that run on it keep it.
     void (*template_detach)(void *self, uint32_t handle);
     int (*start)(void *self, const struct driver_start *what, driver_done_fn *done, void *arg);
-    // Kills; `exited` follows.
+    // Kills, or where a volume has to be written first, ends it in order and kills it if that takes long; `exited` follows.
+    // The agent's line has been closed.
     int (*stop)(void *self, uint32_t handle);
     int (*pause)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
     int (*resume)(void *self, uint32_t handle, driver_done_fn *done, void *arg);

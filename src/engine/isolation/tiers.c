@@ -2,8 +2,11 @@
 
 #include "base/buf.h"
 #include "libsandbox.h"
+#include "sys/jail.h"
 
 #include <stdio.h>
+
+_Static_assert((int)TIER_REASON_MAX >= (int)JAIL_DETAIL_MAX, "what the jailer says of a tier is passed on whole");
 
 static const char *const names[] = {"none", "process", "container", "kernel", "vm"};
 
@@ -50,7 +53,7 @@ static const char *describe(const struct tiers *tiers, uint32_t floor, struct bu
         // Weaker tiers that are missing too would not help; of those there, all are named.
         if (!tier->available && (tier->level < floor || tier->driver == NULL))
             continue;
-        buf_printf(out, "%s%s %s", first ? "" : ", ", tier->name, tier->available ? "works" : "does not: ");
+        buf_printf(out, "%s%s %s", first ? "" : "; ", tier->name, tier->available ? "works" : "does not work: ");
         buf_append_text(out, tier->reason);
         first = false;
     }

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "engine/isolation/driver.h"
 
-enum { TIERS = 4, TIER_REASON_MAX = 192 };
+enum { TIERS = 4, TIER_REASON_MAX = 256 };
 
 struct tier {
     uint32_t level;  // sandbox_isolation_t

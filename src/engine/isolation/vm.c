@@ -30,7 +30,9 @@ struct vm {
     struct vm_driver *driver;
     uint32_t handle;
     bool live;
-    int control;  // to the monitor
+    bool volume;           // it has one
+    struct timer settled;  // until it is killed
+    int control;           // to the monitor
     struct watch *watch;
     // Until the start is answered:
     int vsock_out, dial;
@@ -110,6 +112,17 @@ static void on_message(void *arg, uint32_t events)
         answer_request(vm, m.error, m.detail);
 }
 
+static int tell(struct vm *vm, enum vmm_op op, uint32_t *ret_id)
+{
+    struct vm_driver *d = vm->driver;
+    d->last_id = d->last_id + 1 != 0 ? d->last_id + 1 : 1;
+    const struct vmm_request q = {.op = op, .id = d->last_id};
+    if (send(vm->control, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof q)
+        return -EPIPE;
+    *ret_id = q.id;
+    return 0;
+}
+
 // One that a guest has taken over may say nothing for ever: nobody waits for it.
 static void on_late(void *arg)
 {
@@ -126,16 +139,13 @@ static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_
         return -ENOENT;
     if (vm->done != NULL)
         return -EBUSY;
-    d->last_id = d->last_id + 1 != 0 ? d->last_id + 1 : 1;
-    const struct vmm_request q = {.op = op, .id = d->last_id};
     int r = timer_set(d->config.loop, &vm->patience, mono_ns() + d->config.answer_ms * NS_PER_MS);
-    if (r == 0 && send(vm->control, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof q)
-        r = -EPIPE;
+    if (r == 0)
+        r = tell(vm, op, &vm->request_id);
     if (r < 0) {
         timer_cancel(d->config.loop, &vm->patience);
         return r;
     }
-    vm->request_id = q.id;
     vm->done = done;
     vm->arg = arg;
     return 0;
@@ -146,6 +156,7 @@ static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_
 static struct vm *vm_free(struct vm *vm)
 {
     TAILQ_REMOVE(&vm->driver->all, vm, link);
+    timer_cancel(vm->driver->config.loop, &vm->settled);
     timer_cancel(vm->driver->config.loop, &vm->patience);
     stop_listening(vm);
     close_fd(&vm->vsock_out);
@@ -227,12 +238,20 @@ static int packet_pair(int *ret_ours, int *ret_theirs)
     return 0;
 }
 
+static void on_settled(void *arg)
+{
+    struct vm *vm = arg;
+    log_warn("volume_not_settled", log_u64("handle", vm->handle));
+    container_driver.stop(vm->driver->config.jailer, vm->handle);
+}
+
 static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
 {
     struct vm *vm = calloc(1, sizeof *vm);
     if (vm == NULL)
         return NULL;
     *vm = (struct vm){.driver = d, .control = -1, .vsock_out = -1, .dial = -1, .start_done = done, .start_arg = arg};
+    timer_init(&vm->settled, on_settled, vm);
     timer_init(&vm->patience, on_late, vm);
     TAILQ_INSERT_TAIL(&d->all, vm, link);
     return vm;
@@ -257,15 +276,16 @@ static int ask_for_start(struct vm *vm, struct jail_request *q, void *owner)
 static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
 {
     struct vm_driver *d = self;
-    if (what->volume != NULL)
-        return -EOPNOTSUPP;
     struct jail_request q = {.op = JAIL_OP_START_VM};
     int r = container_describe(what, &q.start);
     if (r < 0)
         return r;
+    if (what->volume != NULL)
+        memcpy(q.volume.id, what->volume, sizeof q.volume.id);
     struct vm *vm = vm_new(d, done, arg);
     if (vm == NULL)
         return -ENOMEM;
+    vm->volume = what->volume != NULL;
     r = ask_for_start(vm, &q, what->owner);
     if (r < 0)
         vm_free(vm);
@@ -275,7 +295,15 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
 static int stop(void *self, uint32_t handle)
 {
     struct vm_driver *d = self;
-    return container_driver.stop(d->config.jailer, handle);
+    struct vm *vm = find(d, handle);
+    if (vm == NULL || !vm->volume || vm->control < 0)
+        return container_driver.stop(d->config.jailer, handle);
+    // A guest that stands still could not write; one that runs does not mind.  Nobody waits for the answer.
+    uint32_t id;
+    int r = tell(vm, VMM_OP_RESUME, &id);
+    if (r == 0)
+        r = timer_set(d->config.loop, &vm->settled, mono_ns() + d->config.settle_ms * NS_PER_MS);
+    return r == 0 ? 0 : container_driver.stop(d->config.jailer, handle);
 }
 
 static int pause_machine(void *self, uint32_t handle, driver_done_fn *done, void *arg)
@@ -405,6 +433,7 @@ static int probe(void *self, driver_done_fn *done, void *arg)
 
 const struct driver vm_driver = {
     .level = SANDBOX_ISOLATION_VM,
+    .volumes = true,
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,

@@ -4,7 +4,9 @@
 // Actors: the jailer is trusted; a monitor is not, since a guest may have taken it over: its messages are checked, and all it
 // can break is its own sandbox.
 // States of a machine: starting (START_VM is with the jailer) -> live -> gone, when the jailer says EXITED; what a monitor says
-// of its end before that is only kept as the reason.
+// of its end before that is only kept as the reason.  A machine with a session's volume is not killed at once: its guest, which
+// has seen the agent's line close, writes what it still holds and switches itself off; after settle_ms it is killed, as one
+// without a volume is at once.
 // Limits: one request to a monitor at a time; one that does not answer within answer_ms is killed.
 #ifndef ENGINE_ISOLATION_VM_H
 #define ENGINE_ISOLATION_VM_H
@@ -24,6 +26,7 @@ struct vm_config {
     int run_dir;               // where a socket has a name for a moment
     int store;                 // of templates; the kernels are beside them
     const char *kernel;        // the name of the one to boot
+    uint64_t settle_ms;        // longest wait for a guest to write its volume
     uint64_t answer_ms;        // what a monitor has to answer a request
 };
 

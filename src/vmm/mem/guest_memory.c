@@ -30,7 +30,7 @@ static int map_region(size_t bytes, void **ret_host)
 static int add_region(struct guest_memory *memory, uint64_t start, uint64_t bytes)
 {
     struct guest_region *region = &memory->region[memory->count];
-    void *host;
+    void *host = NULL;
     int r = map_region(bytes, &host);
     if (r < 0)
         return r;

@@ -63,9 +63,9 @@ void virtio_break(struct virtio_mmio *mmio, const char *reason)
         return;
     mmio->state.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
     mmio->reason = reason;
-    // A guest that does it again and again fills no log.
+    // A vCPU's thread may not even allocate memory: the loop's writes the log.
     if (mmio->breaks++ == 0)
-        log_warn("virtio_device_broken", log_u64("device", mmio->device.ops->id), log_str("reason", reason));
+        transport_wake(mmio->settle);
     if ((mmio->state.status & VIRTIO_CONFIG_S_DRIVER_OK) != 0)
         transport_interrupt(mmio, VIRTIO_MMIO_INT_CONFIG);
 }
@@ -118,6 +118,15 @@ void virtio_config_changed(struct virtio_mmio *mmio)
 
 // ---- the loop's thread ----
 
+// Locked.  A guest that does it again and again fills no log.
+static void tell(struct virtio_mmio *m)
+{
+    if (m->breaks == 0 || m->told)
+        return;
+    m->told = true;
+    log_warn("virtio_device_broken", log_u64("device", m->device.ops->id), log_str("reason", m->reason));
+}
+
 // Locked.  An activation or reset comes before anything of the queues, in whatever order the loop sees their events.
 static void settle(struct virtio_mmio *m)
 {
@@ -147,6 +156,7 @@ static void on_settle(void *arg, uint32_t events)
     struct virtio_mmio *m = arg;
     read_event(m->settle);
     virtio_lock(m);
+    tell(m);
     settle(m);
     virtio_unlock(m);
 }

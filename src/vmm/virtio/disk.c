@@ -16,7 +16,7 @@ struct disk {
     int delta;
     uint64_t base_bytes;
     uint64_t bytes;
-    uint64_t *present;  // a bit for each block of the delta
+    uint64_t *present;  // a bit for each block of the delta; NULL: a plain disk, all of which is there
     uint64_t present_blocks;
     bool waits_always;  // the files cannot be read with RWF_NOWAIT
     // The delta can no longer be trusted to hold what was written: every flush fails with this.
@@ -32,12 +32,12 @@ static size_t words_of(uint64_t bytes)
 
 static bool is_present(const struct disk *d, uint64_t block)
 {
-    return (d->present[block / WORD_BLOCKS] >> (block % WORD_BLOCKS) & 1) != 0;
+    return d->present == NULL || (d->present[block / WORD_BLOCKS] >> (block % WORD_BLOCKS) & 1) != 0;
 }
 
 static void set_present(struct disk *d, uint64_t block, uint64_t end, bool on)
 {
-    for (; block < end; block++) {
+    for (; d->present != NULL && block < end; block++) {
         if (is_present(d, block) == on)
             continue;
         d->present[block / WORD_BLOCKS] ^= UINT64_C(1) << (block % WORD_BLOCKS);
@@ -48,6 +48,8 @@ static void set_present(struct disk *d, uint64_t block, uint64_t end, bool on)
 // The end of the run of blocks from `block` on that are all in the delta, or all not, at most `end`.
 static uint64_t run_end(const struct disk *d, uint64_t block, uint64_t end)
 {
+    if (d->present == NULL)
+        return end;
     bool first = is_present(d, block);
     for (block++; block < end && is_present(d, block) == first; block++)
         ;
@@ -157,12 +159,24 @@ static int open_delta(struct disk *d)
     return find_present(d);
 }
 
-int disk_open(const struct disk_config *config, struct disk **ret_disk)
+static int open_plain(struct disk *d)
 {
-    struct disk *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return -ENOMEM;
-    *d = (struct disk){.base = config->base, .delta = config->delta, .bytes = config->bytes};
+    uint64_t have = 0;
+    int flags = fcntl(d->delta, F_GETFL);
+    if (flags < 0 || d->base >= 0 || (flags & O_ACCMODE) != O_RDWR)
+        return flags < 0 ? -errno : -EINVAL;
+    int r = regular_size(d->delta, &have);
+    if (r < 0)
+        return r;
+    if (d->bytes == 0)
+        d->bytes = have;
+    if (!size_fits(d->bytes) || have > d->bytes)
+        return -EINVAL;
+    return have < d->bytes && ftruncate(d->delta, (off_t)d->bytes) < 0 ? -errno : 0;
+}
+
+static int open_layers(struct disk *d)
+{
     int r = d->base >= 0 ? regular_size(d->base, &d->base_bytes) : 0;
     if (r == 0 && d->bytes == 0)
         d->bytes = (d->base_bytes + DISK_BLOCK - 1) / DISK_BLOCK * DISK_BLOCK;
@@ -170,8 +184,16 @@ int disk_open(const struct disk_config *config, struct disk **ret_disk)
         r = -EINVAL;
     if (r == 0 && (d->present = calloc(words_of(d->bytes), sizeof *d->present)) == NULL)
         r = -ENOMEM;
-    if (r == 0 && d->delta >= 0)
-        r = open_delta(d);
+    return r == 0 && d->delta >= 0 ? open_delta(d) : r;
+}
+
+int disk_open(const struct disk_config *config, struct disk **ret_disk)
+{
+    struct disk *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return -ENOMEM;
+    *d = (struct disk){.base = config->base, .delta = config->delta, .bytes = config->bytes};
+    int r = config->plain ? open_plain(d) : open_layers(d);
     if (r < 0) {
         disk_close(d);
         return r;
@@ -201,12 +223,23 @@ bool disk_read_only(const struct disk *disk)
 
 uint64_t disk_delta_bytes(const struct disk *disk)
 {
-    return disk->present_blocks * DISK_BLOCK;
+    return disk->present == NULL ? disk->bytes : disk->present_blocks * DISK_BLOCK;
 }
 
 bool disk_has(const struct disk *disk, uint64_t offset, uint64_t n)
 {
     return offset % DISK_SECTOR == 0 && n % DISK_SECTOR == 0 && offset <= disk->bytes && n <= disk->bytes - offset;
+}
+
+static int grow_bitmap(struct disk *d, uint64_t bytes)
+{
+    size_t had = words_of(d->bytes), want = words_of(bytes);
+    uint64_t *grown = realloc(d->present, want * sizeof *grown);
+    if (grown == NULL)
+        return -ENOMEM;
+    memset(grown + had, 0, (want - had) * sizeof *grown);
+    d->present = grown;
+    return 0;
 }
 
 int disk_grow(struct disk *disk, uint64_t bytes)
@@ -215,12 +248,9 @@ int disk_grow(struct disk *disk, uint64_t bytes)
         return -EROFS;
     if (!size_fits(bytes) || bytes < disk->bytes)
         return -EINVAL;
-    size_t had = words_of(disk->bytes), want = words_of(bytes);
-    uint64_t *grown = realloc(disk->present, want * sizeof *grown);
-    if (grown == NULL)
-        return -ENOMEM;
-    memset(grown + had, 0, (want - had) * sizeof *grown);
-    disk->present = grown;
+    int r = disk->present != NULL ? grow_bitmap(disk, bytes) : 0;
+    if (r < 0)
+        return r;
     if (ftruncate(disk->delta, (off_t)bytes) < 0)
         return -errno;
     disk->bytes = bytes;

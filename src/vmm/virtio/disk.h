@@ -5,6 +5,8 @@
 // Because a hole means "as in the base", a discarded block is punched out only where the base reads as zeros; elsewhere zeros
 // are written.  A discarded range therefore always reads as zeros.
 //
+// A plain disk is a writable file alone: what it has is the disk, its holes are zeros, a discarded range becomes one.
+//
 // The host's disk may fill up at any time: the operation fails, the blocks not yet written stay what they were.
 // Nothing here is thread-safe: one thread at a time.  Offsets and lengths are bytes, multiples of DISK_SECTOR.
 #ifndef VMM_VIRTIO_DISK_H
@@ -21,21 +23,22 @@ enum { DISK_SECTOR = 512, DISK_BLOCK = 4096 };
 struct disk_config {
     int base;        // a regular file, or -1: all zeros
     int delta;       // a regular file open for reading and writing, or -1: the disk is read-only
-    uint64_t bytes;  // of the disk, a multiple of DISK_BLOCK; 0 for the size of the base, rounded up
+    uint64_t bytes;  // of the disk, a multiple of DISK_BLOCK; 0 for the size of the base, rounded up, or of the plain file
+    bool plain;      // no base: `delta` is the disk
 };
 
 struct disk;
 
 // Takes over neither descriptor; both outlive the disk.  Makes the delta as long as the disk.  0; -EINVAL for a bad size or
-// file, or a disk shorter than its delta; -EOPNOTSUPP when the delta's file system cannot tell holes of DISK_BLOCK bytes
-// apart; or another negative errno.
+// file, a plain disk that has a base or no file, or a disk shorter than its delta; -EOPNOTSUPP when the delta's file system
+// cannot tell holes of DISK_BLOCK bytes apart; or another negative errno.
 int disk_open(const struct disk_config *config, struct disk **ret_disk);
 // NULL is fine; returns NULL.
 struct disk *disk_close(struct disk *disk);
 
 uint64_t disk_bytes(const struct disk *disk);
 bool disk_read_only(const struct disk *disk);
-// Bytes of the delta in use.
+// Bytes of the delta in use; of a plain disk, all.
 uint64_t disk_delta_bytes(const struct disk *disk);
 
 // Whether [offset, offset + n) is inside the disk and in whole sectors.

@@ -30,6 +30,7 @@ struct virtio_mmio {
     // Under the lock, except that interrupt_status is only ever touched atomically.
     struct virtio_mmio_state state;
     struct virtq queue[VIRTIO_QUEUES_MAX];
+    bool told;  // the log, of the first one
     uint64_t breaks;
     const char *reason;
     bool unsettled;

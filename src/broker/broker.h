@@ -1,0 +1,66 @@
+// The broker: what its parts share.
+//
+// One process, one thread, one event loop (libevent).  Parts, and who calls whom:
+//
+//     control.c      the engine's line: which sandboxes are served                        -> sandbox.c
+//     sandbox.c      a sandbox: its listeners, its policy, everything that is open for it -> guest.c, transparent.c, resolver.c
+//     guest.c        a guest's connection: heads of requests, the three shapes, answers   -> decide.c, exchange.c, tunnel.c
+//     transparent.c  a guest's connection that was redirected here                        -> decide.c, guest.c, tunnel.c
+//     resolver.c     the resolver that guests ask; names.c, the addresses it gives out
+//     decide.c       one function that every entrance meets, and the log line of its verdict
+//     exchange.c     one request and its response, relayed
+//     tunnel.c       bytes both ways
+//     dial.c         a name resolved, its addresses checked, one connected to, TLS         -> lookup.c
+//     pool.c         idle connections to upstreams
+//
+// Trust.  Guests are hostile, and may do anything with their sockets; upstreams are not trusted either, less so those a policy
+// names by a suffix.  What bounds both: heads (wire/http_head.h), windows of WINDOW bytes each way, a watch over every wait
+// (struct broker's config), and ceilings of connections.  Nothing that a guest sends is forwarded but what was parsed.
+//
+// Lifetimes.  Callbacks of libevent's buffers are deferred, so no call into them comes back in the middle of ours; whoever owns
+// a bufferevent frees it, in callbacks too.  A sandbox owns its guests, tunnels, resolver and idle upstreams through lists, and
+// ends them all at once.
+#ifndef BROKER_BROKER_H
+#define BROKER_BROKER_H
+
+#include "broker/config.h"
+#include "broker/credentials.h"
+#include "broker/metrics.h"
+#include "wire/host_name.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <openssl/ssl.h>
+
+enum {
+    WINDOW = 64 * 1024,  // bytes held of each direction of a connection, in each of its two buffers
+    SINGLE_MAX = 32 * 1024,
+};
+
+struct lookups;
+struct pool;
+struct sandboxes;
+
+struct broker {
+    struct event_base *base;
+    struct config config;
+    struct credentials *credentials;
+    struct metrics metrics;
+    SSL_CTX *tls;
+    struct lookups *lookups;
+    struct pool *pool;
+    struct sandboxes *sandboxes;
+    uint64_t connections;   // of guests, now
+    uint64_t last_request;  // number of the last decision, for the log
+};
+
+// Internationalised names, as a browser takes them (UTS 46, not transitional).
+extern const struct host_idna broker_idna;
+
+// The bufferevents of this program: deferred callbacks, WINDOW as the high watermark, large single reads.
+void broker_tune(struct bufferevent *bev);
+// A bufferevent over a connected socket, which it will close; NULL without memory (the socket is closed then, too).
+struct bufferevent *broker_wrap(struct broker *b, int fd);
+
+#endif

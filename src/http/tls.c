@@ -1,0 +1,62 @@
+#include "http/tls.h"
+
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <unistd.h>
+
+static const char *last_reason(void)
+{
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    return reason != NULL ? reason : "unknown";
+}
+
+int tls_client_context(const char *ca_file, SSL_CTX **ret_ctx, struct err *err)
+{
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    if (ctx == NULL)
+        return err_set(err, -ENOMEM, "TLS cannot be used: %s", last_reason());
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+    const char *file = ca_file[0] != '\0' ? ca_file : X509_get_default_cert_file();
+    if (ca_file[0] == '\0' && access("/etc/ssl/certs/ca-certificates.crt", R_OK) == 0)
+        file = "/etc/ssl/certs/ca-certificates.crt";
+    if (SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 || SSL_CTX_load_verify_file(ctx, file) != 1) {
+        err_set(err, -EINVAL, "\"%.200s\" cannot be read as a file of certificate authorities (PEM): %s", file, last_reason());
+        SSL_CTX_free(ctx);
+        return -EINVAL;
+    }
+    *ret_ctx = ctx;
+    return 0;
+}
+
+int tls_client_new(SSL_CTX *ctx, const struct host *host, SSL **ret_ssl)
+{
+    SSL *ssl = SSL_new(ctx);
+    if (ssl == NULL)
+        return -ENOMEM;
+    X509_VERIFY_PARAM *verify = SSL_get0_param(ssl);
+    X509_VERIFY_PARAM_set_hostflags(verify, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+    bool good;
+    if (host->is_address)
+        good = X509_VERIFY_PARAM_set1_ip(verify, host->addr.bytes, host->addr.v6 ? 16 : 4) == 1;
+    else
+        good = SSL_set1_host(ssl, host->name) == 1 && SSL_set_tlsext_host_name(ssl, host->name) == 1;
+    if (!good) {
+        SSL_free(ssl);
+        return -ENOMEM;
+    }
+    *ret_ssl = ssl;
+    return 0;
+}
+
+const char *tls_failure(const SSL *ssl, unsigned long code)
+{
+    long verify = ssl != NULL ? SSL_get_verify_result(ssl) : X509_V_OK;
+    if (verify != X509_V_OK)
+        return X509_verify_cert_error_string(verify);
+    const char *reason = code != 0 ? ERR_reason_error_string(code) : NULL;
+    return reason != NULL ? reason : "the connection ended";
+}
