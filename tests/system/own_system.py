@@ -27,10 +27,6 @@ def times(many, some):
 
 TEMPLATE = "busybox"
 TIER = os.environ.get("SANDBOX_TEST_TIER", "container")
-# Sandboxes get the strongest tier there is: without a kernel there is no vm tier.
-TIER_SETTINGS = ["--set", "vm_kernel=none-for-this-test" if TIER == "container" else f"isolation_floor={TIER}"]
-if SLOW > 1:
-    TIER_SETTINGS += ["--set", f"start_deadline_ms={10000 * SLOW}"]
 UID_BASE = 0x70000000  # sandboxes' uids begin there (src/jailer/uid_slots.h)
 
 
@@ -327,20 +323,31 @@ def kill(pid, number=signal.SIGKILL):
         pass
 
 
+def tier_settings(tier):
+    """An engine's settings for sandboxes that are all on one tier; None: as it chooses."""
+    settings = ["--set", f"start_deadline_ms={10000 * SLOW}"] if SLOW > 1 else []
+    if tier == "container":  # else they get the strongest there is: without a kernel that is this one
+        settings += ["--set", "vm_kernel=none-for-this-test"]
+    elif tier:
+        settings += ["--set", f"isolation_floor={tier}"]
+    return settings
+
+
 # ---- a system ----------------------------------------------------------------------------------------------------------------
 
 class System:
     """One jailer and its engine over a folder of its own, with a template store of its own."""
     engine_uids = iter(range(52000 + os.getpid() % 1000 * 8, 65000))
 
-    def __init__(self, folder, instance=None, state=None, run=None, engine_args=("--set", "pool_auto=0"), prefix=()):
+    def __init__(self, folder, instance=None, state=None, run=None, engine_args=("--set", "pool_auto=0"), prefix=(),
+                 tier=TIER):
         self.folder = folder
         self.instance = instance or f"t{os.getpid()}-{os.path.basename(folder)}"
         self.state = state or os.path.join(folder, "state")
         self.run = run or os.path.join(folder, "run")
         self.templates = os.path.join(folder, "templates")
         self.log = os.path.join(folder, "log.jsonl")
-        self.engine_args = engine_args
+        self.engine_args = [*tier_settings(tier), *engine_args]
         self.prefix = prefix  # of the jailer's command, which it becomes in the end
         self.uid = next(self.engine_uids)
         self.process = None
@@ -352,7 +359,7 @@ class System:
             os.mkdir(self.templates)
             subprocess.run(["cp", "-a", "--sparse=always", os.path.join(os.environ["SANDBOX_TEMPLATES"], TEMPLATE),
                             self.templates], check=True)
-        if TIER == "vm" and not os.path.exists(self.templates + "/kernels"):
+        if tier == "vm" and not os.path.exists(self.templates + "/kernels"):
             subprocess.run(["cp", "-a", os.path.join(os.environ["SANDBOX_TEMPLATES"], "kernels"), self.templates], check=True)
 
     # -- life --
@@ -365,7 +372,7 @@ class System:
                  "--agent", BUILD + "/src/agent/sandbox-agent",
                  "--vmm", BUILD + "/src/vmm/sandbox-vmm", "--user", f"{self.uid}:{self.uid}", "--run", self.run,
                  "--state", self.state, "--templates", self.templates, "--instance", self.instance, "--",
-                 *TIER_SETTINGS, *self.engine_args],
+                 *self.engine_args],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=stderr or log, start_new_session=True)
 
     def answers(self):
@@ -540,13 +547,13 @@ def work_folder(name):
     return os.path.join(os.environ.get("SANDBOX_TEST_DIR", "/tmp"), f"sandbox-test-{name}.{os.getpid()}")
 
 
-def run_cases(cases, work, systems, clean=lambda: None):
-    """Prints TAP.  `systems()`: those that may still be up at the end; then `clean()`."""
+def run_cases(cases, work, systems, clean=lambda: None, kernel=TIER == "vm"):
+    """Prints TAP.  `systems()`: those that may still be up at the end; then `clean()`.  `kernel`: the store must have one."""
     if os.geteuid():
         print("1..0 # SKIP only root can start a system")
         return
-    os.environ["SANDBOX_TEMPLATES"] = subprocess.run([os.path.join(ROOT, "tests/support/templates"), "busybox", *(["kernel"] if TIER == "vm" else [])], check=True,
-                                                     stdout=subprocess.PIPE, text=True).stdout.strip()
+    wanted = [os.path.join(ROOT, "tests/support/templates"), "busybox"] + (["kernel"] if kernel else [])
+    os.environ["SANDBOX_TEMPLATES"] = subprocess.run(wanted, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     os.makedirs(work, mode=0o755)
     print(f"1..{len(cases)}", flush=True)
     failed = 0

@@ -8,13 +8,9 @@ repeated here: the steps are the jailer's, and the same.
 import os
 import signal
 
-import own_system
 import vm_rig
-
-own_system.TIER = "vm"
-own_system.TIER_SETTINGS[:2] = ["--set", "isolation_floor=vm"]
-
-from own_system import PAUSE, Marker, Refused, System, below, ended, eventually, kill, name_of, need, run_cases, work_folder
+from own_system import (PAUSE, Marker, Refused, System, below, ended, eventually, kill, name_of, need, run_cases, still_alive,
+                        work_folder)
 
 WORK = work_folder("vm-crash")
 MARKER = Marker()
@@ -23,7 +19,7 @@ system = None
 
 def the_stage_is_set():
     global system
-    system = System(os.path.join(WORK, "system")).start()
+    system = System(os.path.join(WORK, "system"), tier="vm").start()
     names = [tier["name"] for tier in system.answers()["tiers"] if tier["available"]]
     need("vm" in names, f"the tiers here are {names}: {system.log_tail()}")
     system.assert_works()
@@ -112,7 +108,7 @@ def it_ends_as_it_began():
     client.create()
     known = below(system.jailer)
     need(system.stop() == 0, "the jailer did not end well")
-    eventually(lambda: not own_system.still_alive(known), 10, "processes are left")
+    eventually(lambda: not still_alive(known), 10, "processes are left")
     need(not system.cgroups(), f"control groups are left: {system.cgroups()}")
     eventually(lambda: ended(client), 10, "the client was not told")
     client.close()
@@ -124,7 +120,7 @@ def main():
         print(f"1..0 # SKIP this host's KVM cannot run a stock kernel: {found['reason']}")
         return
     run_cases([the_stage_is_set, the_engine_is_killed, the_jailer_is_killed, engine_and_jailer_are_killed, monitors_are_killed,
-               it_ends_as_it_began], WORK, lambda: [system] if system else [])
+               it_ends_as_it_began], WORK, lambda: [system] if system else [], kernel=True)
 
 
 main()

@@ -23,7 +23,7 @@ systems = []
 
 def new_system(*settings):
     args = [text for setting in (*SETTINGS, *settings) for text in ("--set", setting)]
-    system = System(os.path.join(WORK, f"s{len(systems)}"), engine_args=tuple(args))
+    system = System(os.path.join(WORK, f"s{len(systems)}"), engine_args=tuple(args), tier=None)
     if not os.path.exists(system.templates + "/kernels"):
         make_kernel(system.templates)
     systems.append(system)

@@ -163,20 +163,19 @@ static bool can_order(void)
     return kvm >= 0;
 }
 
-// The parent's side of a START_VM: what is sent is what the child takes, each in its place.
-static void an_order_has_everything_in_its_place(void **state)
+static void order_and_look(bool volume)
 {
-    if (!can_order())
-        skip();
     struct stage s;
     set(&s);
-    const struct vm_plan plan = {.image = s.part[VM_FD_DISK],
-                                 .kernel = s.part[VM_FD_KERNEL],
-                                 .initramfs = s.part[VM_FD_INITRAMFS],
-                                 .control = s.part[VM_FD_CONTROL],
-                                 .vsock = s.part[VM_FD_VSOCK],
-                                 .vsock_out = s.part[VM_FD_VSOCK_OUT],
-                                 .log = -1};
+    struct vm_plan plan = {.image = s.part[VM_FD_DISK],
+                           .kernel = s.part[VM_FD_KERNEL],
+                           .initramfs = s.part[VM_FD_INITRAMFS],
+                           .control = s.part[VM_FD_CONTROL],
+                           .vsock = s.part[VM_FD_VSOCK],
+                           .vsock_out = s.part[VM_FD_VSOCK_OUT],
+                           .volume = volume ? s.part[VM_FD_VOLUME] : -1,
+                           .volume_mib = volume ? 32 : 0,
+                           .log = -1};
     const struct jail_start what = {.vcpus = 3, .memory_mib = 200, .disk_mib = 64, .pids_max = 9, .hostname = "sbx-1"};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
@@ -184,13 +183,14 @@ static void an_order_has_everything_in_its_place(void **state)
     int fds[FDPASS_MAX];
     size_t count = FDPASS_MAX;
     assert_int_equal(fdpass_recv(s.line[1], &order, sizeof order, fds, &count), sizeof order);
-    assert_int_equal(count, VM_FDS);
+    assert_int_equal(count, volume ? VM_FDS : VM_FD_VOLUME);
     assert_int_equal(order.probe, 0);
+    assert_int_equal(order.volume_mib, plan.volume_mib);
     assert_int_equal(order.vcpus, 3);
     assert_int_equal(order.ram_mib, vm_ram_mib(200));
     assert_int_equal(order.disk_mib, vm_disk_mib((VM_FD_DISK + 1) << 20, 64));
     assert_non_null(strstr(order.cmdline, "--hostname=sbx-1"));
-    for (int i = 0; i < VM_FDS; i++)
+    for (size_t i = 0; i < count; i++)
         if (i != VM_FD_KVM && i != VM_FD_LOG && i != VM_FD_DELTA)
             assert_true(same_file(fds[i], s.part[i]));
     assert_int_equal(vm_check_kvm(fds[VM_FD_KVM]), 0);
@@ -201,6 +201,15 @@ static void an_order_has_everything_in_its_place(void **state)
     for (size_t i = 0; i < count; i++)
         close(fds[i]);
     strike(&s);
+}
+
+// The parent's side of a START_VM: what is sent is what the child takes, each in its place.
+static void an_order_has_everything_in_its_place(void **state)
+{
+    if (!can_order())
+        skip();
+    order_and_look(false);
+    order_and_look(true);
 }
 
 static void the_order_of_a_probe_has_no_machine(void **state)
@@ -231,7 +240,7 @@ static void an_order_that_cannot_be_made_says_at_which_step(void **state)
         skip();
     struct stage s;
     set(&s);
-    struct vm_plan plan = {.image = -1, .log = -1};
+    struct vm_plan plan = {.image = -1, .log = -1, .volume = -1};
     const struct jail_start what = {.vcpus = 1, .memory_mib = 64, .disk_mib = 16, .pids_max = 1, .hostname = "a"};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), -EBADF);
