@@ -127,8 +127,9 @@ def killed(victim):
     system = systems[0]
     client = system.client()
     sandbox = client.create(key="crash")
-    script(client, sandbox, f"cat log 2>/dev/null; echo {victim} >> log && sync log && "
-                            "(i=0; while :; do i=$((i+1)); dd if=/dev/zero of=noise bs=64k count=16 2>/dev/null; done) >/dev/null 2>&1 &")
+    # Apart, since `&` would take all of a list into the background.
+    script(client, sandbox, f"set -e; echo {victim} >> log; sync log")
+    script(client, sandbox, "while :; do dd if=/dev/zero of=noise bs=64k count=16; done >/dev/null 2>&1 &")
     known = below(system.jailer)
     if victim == "monitor":
         for pid in system.agents():

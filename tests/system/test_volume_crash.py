@@ -376,7 +376,7 @@ class Ending:
         self.client = system.client()
         self.sandbox = self.client.create(key=key)
         code, _, _, err = self.client.execute(
-            self.sandbox, f"echo {key} > kept && sync kept && (while :; do echo x; done > noise) >/dev/null 2>&1 &")
+            self.sandbox, f"set -e; echo {key} > kept; sync kept; (while :; do echo x; done > noise) >/dev/null 2>&1 &")
         need(code == 0, f"the guest cannot write: {err}")
         self.known = below(system.jailer)
         self.tracer = Tracer(getattr(system, traced), step, which, *victims)
