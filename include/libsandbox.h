@@ -332,7 +332,8 @@ sandbox_error_t sandbox_exec_streaming(sandbox_handle_t *handle, const sandbox_e
  * NULL: pipes, and no more input than the spec's.  A timeout_ms of 0 is one hour, with a terminal no limit; max_output 0 is
  * none. A stream is no longer than its sandbox and counts among the guest operations in flight until the command has ended and
  * all its output was read.  *out_stream is freed by sandbox_stream_free; before the end that kills the command and all it
- * started. What cannot be started ends as with sandbox_exec.  Errors as sandbox_exec.
+ * started. What cannot be started ends as with sandbox_exec.  Errors as sandbox_exec, and INTERNAL when this process has no
+ * file descriptor free for it: then the command has been ended, and the connection goes on.
  *
  * A command that nobody reads from waits, once about half a MiB is under way; nothing else does.  Of one stream, one thread at
  * a time may read, while others write.  A stream does not survive fork() in the child. */
