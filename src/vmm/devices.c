@@ -7,6 +7,7 @@
 #include "vmm/virtio/vsock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +76,15 @@ static int make_volume(struct devices *d, struct loop *loop, const struct guest_
     return r;
 }
 
+// The devices take from these until there is no more; the loop must not wait for the next.
+static int never_wait(int fd)
+{
+    int flags = fd >= 0 ? fcntl(fd, F_GETFL) : O_NONBLOCK;
+    if (flags < 0)
+        return -errno;
+    return (flags & O_NONBLOCK) != 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? 0 : -errno;
+}
+
 static int make_vsock(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
 {
     const struct vsock_config config = {.guest_cid = GUEST_CID,
@@ -82,7 +92,11 @@ static int make_vsock(struct devices *d, struct loop *loop, const struct guest_m
                                         .dial = o->vsock_out,
                                         .ports = o->vsock_ports,
                                         .port_count = o->vsock_port_count};
-    int r = vsock_new(loop, memory, &config, &d->vsock);
+    int r = never_wait(o->vsock);
+    if (r == 0)
+        r = never_wait(o->vsock_out);
+    if (r == 0)
+        r = vsock_new(loop, memory, &config, &d->vsock);
     if (r == 0)
         add(d, vsock_mmio(d->vsock));
     return r;
@@ -92,7 +106,9 @@ static int make_net(struct devices *d, struct loop *loop, const struct guest_mem
 {
     struct net_config config = {.tap = o->net, .mtu = NET_MTU_MAX};
     memcpy(config.mac, o->mac, sizeof config.mac);
-    int r = net_new(loop, memory, &config, &d->net);
+    int r = never_wait(o->net);
+    if (r == 0)
+        r = net_new(loop, memory, &config, &d->net);
     if (r == 0)
         add(d, net_mmio(d->net));
     return r;
