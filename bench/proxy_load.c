@@ -98,6 +98,31 @@ static bool answer(int fd, SSL *ssl, const char *head)
     return good;
 }
 
+static ssize_t get(int fd, SSL *ssl, char *bytes, size_t n)
+{
+    return ssl != NULL ? SSL_read(ssl, bytes, (int)n) : read(fd, bytes, n);
+}
+
+// A chunked body of zeros: thrown away up to its end.
+static bool discard(int fd, SSL *ssl, const char *head)
+{
+    static _Thread_local char block[BLOCK + 8];
+    static const char end[] = "0\r\n\r\n", more[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (strcasestr(head, "expect:") != NULL && !put(fd, ssl, more, sizeof more - 1))
+        return false;
+    size_t kept = 0;
+    for (;;) {
+        ssize_t n = get(fd, ssl, block + kept, BLOCK);
+        if (n <= 0)
+            return false;
+        size_t have = kept + (size_t)n;
+        if (have >= 5 && memcmp(block + have - 5, end, 5) == 0)
+            return put(fd, ssl, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 38);
+        kept = have < 4 ? have : 4;
+        memmove(block, block + have - kept, kept);
+    }
+}
+
 static void *serve_one(void *arg)
 {
     struct accepted a = *(struct accepted *)arg;
@@ -113,15 +138,14 @@ static void *serve_one(void *arg)
             goto out;
     }
     for (;;) {
-        ssize_t got =
-            ssl != NULL ? SSL_read(ssl, head + n, (int)(sizeof head - 1 - n)) : read(a.fd, head + n, sizeof head - 1 - n);
+        ssize_t got = get(a.fd, ssl, head + n, sizeof head - 1 - n);
         if (got <= 0)
             break;
         n += (size_t)got;
         head[n] = '\0';
         if (strstr(head, "\r\n\r\n") == NULL)
             continue;
-        if (!answer(a.fd, ssl, head))
+        if (strncmp(head, "PUT", 3) == 0 ? !discard(a.fd, ssl, head) : !answer(a.fd, ssl, head))
             break;
         n = 0;
     }

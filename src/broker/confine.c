@@ -6,6 +6,7 @@
 #include <linux/landlock.h>
 #include <seccomp.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -37,7 +38,6 @@ static const int calls[] = {
     SCMP_SYS(newfstatat),
     SCMP_SYS(lseek),
     SCMP_SYS(fcntl),
-    SCMP_SYS(ioctl),
     SCMP_SYS(splice),
     SCMP_SYS(pipe2),
     // credentials.conf, below Landlock
@@ -83,6 +83,9 @@ static int add_calls(scmp_filter_ctx f)
     static const int families[] = {AF_INET, AF_INET6, AF_UNIX};
     for (size_t i = 0; r == 0 && i < sizeof families / sizeof families[0]; i++)
         r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_EQ, (uint64_t)families[i]));
+    // How much there is to read, and nothing else of the kind.
+    if (r == 0)
+        r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_EQ, FIONREAD));
     // Memory that is not code.
     if (r == 0)
         r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, 4, 0));

@@ -82,10 +82,10 @@ static bool drop_from_request(void *arg, struct http_text name)
            http_text_is(name, (struct http_text){c->header, strlen(c->header)});
 }
 
-// Only what both sides are known to mean the same by, and that does not turn into another version of HTTP.
+// WebSocket only: with another version of HTTP, what follows would be requests that nobody here reads.
 static bool upgrade_ok(const struct http_request *r)
 {
-    return r->upgrade.n > 0 && !http_text_is(r->upgrade, HTTP_TEXT("h2c")) && http_is_token(r->upgrade);
+    return http_text_is(r->upgrade, HTTP_TEXT("websocket"));
 }
 
 static void put_framing(struct http_writer *w, const struct http_request *r)
@@ -236,7 +236,9 @@ static void finish(struct exchange *x)
 {
     struct guest *g = x->guest;
     bool keep = x->guest_keep && x->request.over;
-    if (x->upstream_keep && x->request.over && !x->up_eof) {
+    // All of the request must be out, too: an early answer may leave some of it waiting.
+    bool sent = x->request.over && evbuffer_get_length(bufferevent_get_output(x->up)) == 0;
+    if (x->upstream_keep && sent && !x->up_eof) {
         struct bufferevent *up = x->up;
         x->up = NULL;
         pool_put(x->broker->pool, &x->key, up);

@@ -14,7 +14,7 @@
 struct name {
     LIST_ENTRY(name) all;
     struct lookups *lookups;
-    LIST_HEAD(, waiter) waiters;
+    LIST_HEAD(waiters, waiter) waiters;
     bool pending;
     uint64_t until_ns;
     unsigned n;
@@ -35,7 +35,7 @@ struct lookups {
     struct broker *broker;
     ares_channel channel;
     struct event *timer;
-    LIST_HEAD(, name) bucket[BUCKETS];
+    LIST_HEAD(names_of_bucket, name) bucket[BUCKETS];
     unsigned pending, remembered;
     bool ending;
     struct {

@@ -24,7 +24,7 @@ struct metrics_server {
     struct broker *broker;
     int fd;
     struct event *event;
-    LIST_HEAD(, reader) readers;
+    LIST_HEAD(readers, reader) readers;
     unsigned n;
 };
 

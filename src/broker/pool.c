@@ -51,22 +51,16 @@ static bool same(const struct pool_key *a, const struct pool_key *b)
 
 struct bufferevent *pool_take(struct pool *p, const struct pool_key *key, uint64_t idle_ms)
 {
-    uint64_t now = mono_ns();
-    struct idle *i;
-    TAILQ_FOREACH_REVERSE(i, &p->all, idles, all)
-    {
-        if (!same(&i->key, key))
-            continue;
-        if (now - i->since_ns > idle_ms * NS_PER_MS)
-            return NULL;
-        struct bufferevent *bev = i->bev;
-        bufferevent_setcb(bev, NULL, NULL, NULL, NULL);
-        bufferevent_set_timeouts(bev, NULL, NULL);
-        idle_free(i, true);
-        p->broker->metrics.reused++;
-        return bev;
-    }
-    return NULL;
+    struct idle *i, *newest = NULL;
+    TAILQ_FOREACH(i, &p->all, all) if (same(&i->key, key)) newest = i;
+    if (newest == NULL || mono_ns() - newest->since_ns > idle_ms * NS_PER_MS)
+        return NULL;
+    struct bufferevent *bev = newest->bev;
+    bufferevent_setcb(bev, NULL, NULL, NULL, NULL);
+    bufferevent_set_timeouts(bev, NULL, NULL);
+    idle_free(newest, true);
+    p->broker->metrics.reused++;
+    return bev;
 }
 
 static void make_room(struct pool *p, uint32_t sandbox_id)

@@ -34,7 +34,7 @@ struct sandbox {
 };
 
 struct sandboxes {
-    LIST_HEAD(, sandbox) all;
+    LIST_HEAD(all_sandboxes, sandbox) all;
     unsigned n;
 };
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 enum {
-    SPLICE_PIECE = 64 * 1024,
+    SPLICE_PIECE = 256 * 1024,
     SPLICE_TURN = 4,   // pieces of one direction in one turn of the loop
     SPLICE_SPARE = 8,  // empty pipes that are kept
 };

@@ -19,6 +19,8 @@ int tls_client_context(const char *ca_file, SSL_CTX **ret_ctx, struct err *err)
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    static const unsigned char protocols[] = "\x08http/1.1";
+    SSL_CTX_set_alpn_protos(ctx, protocols, sizeof protocols - 1);
     SSL_CTX_set_options(ctx, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
     const char *file = ca_file[0] != '\0' ? ca_file : X509_get_default_cert_file();
     if (ca_file[0] == '\0' && access("/etc/ssl/certs/ca-certificates.crt", R_OK) == 0)

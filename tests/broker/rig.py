@@ -201,6 +201,7 @@ class Seen:
         self.line, self.fields, self.connection = line, fields, connection
         self.method, self.target = line.split(" ")[:2]
         self.body_len, self.body_sha, self.whole, self.framing = 0, hashlib.sha256(), False, None
+        self.body = b""  # of git's requests only
 
     def __repr__(self):
         return f"<{self.line} {self.fields}>"
@@ -214,6 +215,7 @@ class Origin:
         self.seen = []
         self.connections = 0
         self.hellos = []
+        self.static = None  # a folder, for /static/...; with repositories in it, for /git/...
         self.gate = threading.Event()
         self.gate.set()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -270,6 +272,8 @@ class Origin:
                     return
                 seen.body_len += size
                 seen.body_sha.update(piece)
+                if seen.target.startswith("/git/"):
+                    seen.body += piece
                 stream.read(2)
                 if size == 0:
                     break
@@ -282,6 +286,8 @@ class Origin:
                     return
                 seen.body_len += len(piece)
                 seen.body_sha.update(piece)
+                if seen.target.startswith("/git/"):
+                    seen.body += piece
                 left -= len(piece)
         seen.whole = True
 
@@ -347,6 +353,10 @@ class Origin:
         elif words[0] == "raw":
             connection.sendall(base64.urlsafe_b64decode(words[1] if len(words) > 1 else ""))
             return False
+        elif words[0] == "static" and self.static:
+            self.serve_file(seen, connection)
+        elif words[0] == "git" and self.static:
+            self.serve_git(seen, connection)
         elif words[0] == "hops":
             connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: X-Hop, keep-alive\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n"
                                b"X-End: 2\r\nContent-Length: 2\r\n\r\nok")
@@ -360,6 +370,33 @@ class Origin:
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) +
                                (b"" if method == "HEAD" else body))
         return True
+
+    def serve_file(self, seen, connection):
+        path = os.path.join(self.static, *seen.target.split("?")[0].split("/")[2:])
+        if seen.target.split("?")[0].endswith("/"):
+            path = os.path.join(path, "index.html")
+        if not os.path.isfile(path):
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return
+        with open(path, "rb") as file:
+            body = file.read()
+        kind = b"text/html" if path.endswith(".html") else b"application/json" if path.endswith(".json") else b"application/octet-stream"
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)))
+        if seen.method != "HEAD":
+            connection.sendall(body)
+
+    def serve_git(self, seen, connection):
+        """Smart HTTP, by git's own program."""
+        path, _, query = seen.target.partition("?")
+        env = {**os.environ, "GIT_PROJECT_ROOT": self.static, "GIT_HTTP_EXPORT_ALL": "1", "REQUEST_METHOD": seen.method,
+               "PATH_INFO": path[len("/git"):], "QUERY_STRING": query, "CONTENT_TYPE": one(seen.fields, "content-type") or "",
+               "HTTP_CONTENT_ENCODING": one(seen.fields, "content-encoding") or "", "REMOTE_USER": "test", "REMOTE_ADDR": "x",
+               "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+        out = subprocess.run(["git", "http-backend"], input=seen.body, stdout=subprocess.PIPE, env=env, check=False).stdout
+        head, _, body = out.partition(b"\r\n\r\n")
+        status = re.search(rb"(?m)^Status: (\d+[^\r]*)", head)
+        connection.sendall(b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (status[1] if status else b"200 OK", head,
+                                                                                     len(body), body))
 
     @staticmethod
     def send_many(connection, n, chunked):
