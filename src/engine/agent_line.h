@@ -22,6 +22,9 @@ struct agent_line;
 struct agent_line_handler {
     // The agent is ready (error_number 0) or says why it cannot be; `message` is its text, valid during the call.
     void (*on_configured)(void *arg, uint32_t error_number, const char *message);
+    // A machine that is to be a template is ready for its snapshot.  Optional, for lines that agent_line_prepare is not used
+    // on.
+    void (*on_prepared)(void *arg);
     // The answer to the last ping.
     void (*on_pong)(void *arg);
     // The agent has closed the operation line that agent_line_open_stream gave this id; the id may mean nothing any more.
@@ -37,6 +40,11 @@ int agent_line_new(struct loop *loop, int fd, int dial, const struct agent_line_
 // Closes, which ends the sandbox.  NULL is fine; returns NULL.
 struct agent_line *agent_line_free(struct agent_line *line);
 
+// The machine at the other end is a clone: the first thing it is sent is an identity of its own, with `hostname` in it, stamped
+// when it calls.  A line on which it was not acknowledged before anything else ends.  Before anything is sent.  0 or -EINVAL.
+int agent_line_identify(struct agent_line *line, const char *hostname);
+// Has the agent of a template run a program once, before its snapshot; on_prepared follows, whatever came of it.
+int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t n);
 // Sends a packed agent.Command with a configure.  0, or a negative errno.
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
 // Makes an operation line: *ret_fd, a stream socket, is the caller's.  *ret_id, never 0, names it in on_stream_ended.

@@ -243,7 +243,8 @@ static void fill(struct shelf *shelf)
                                  .pids_max = (uint32_t)e->config->pids_max,
                                  .disk_mib_s = (uint32_t)e->config->disk_mib_s,
                                  .disk_iops = (uint32_t)e->config->disk_iops,
-                                 .hostname = sb->hostname};
+                                 .hostname = sb->hostname,
+                                 .waits = true};
     int r = sandbox_start(sb, &start);
     if (r < 0)
         pool_started(w, r, "the driver could not be asked");

@@ -63,7 +63,10 @@ static int order_machine(const struct vm_plan *plan, const struct jail_start *wh
     order->vcpus = what->vcpus;
     order->ram_mib = vm_ram_mib(what->memory_mib);
     order->disk_mib = vm_disk_mib((uint64_t)image.st_size, what->disk_mib);
-    return vm_cmdline(what, order->cmdline, sizeof order->cmdline);
+    order->clone = plan->clone;
+    order->waits = plan->waits;
+    order->working_set = plan->working_set >= 0;
+    return plan->clone ? 0 : vm_cmdline(what, order->cmdline, sizeof order->cmdline);
 }
 
 int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
@@ -85,8 +88,11 @@ int vm_send_order(const struct host *host, int line, const struct vm_plan *plan,
         [VM_FD_PROGRAM] = host->vmm_fd,
         [VM_FD_KVM] = kvm,
         [VM_FD_LOG] = plan->log >= 0 ? plan->log : nothing,
-        [VM_FD_KERNEL] = plan->kernel,
-        [VM_FD_INITRAMFS] = plan->initramfs,
+        // A place nobody uses holds nothing.
+        [VM_FD_BEGIN] = plan->clone ? plan->state : plan->kernel,
+        [VM_FD_BEGIN_TOO] = plan->clone ? plan->memory : plan->initramfs,
+        [VM_FD_LAYER] = plan->clone ? plan->layer : nothing,
+        [VM_FD_WORKING_SET] = plan->working_set >= 0 ? plan->working_set : nothing,
         [VM_FD_DISK] = plan->image,
         [VM_FD_DELTA] = delta,
         [VM_FD_CONTROL] = plan->control,

@@ -3,6 +3,8 @@
 //
 // Actors: the jailer is trusted; a monitor is not, since a guest may have taken it over: its messages are checked, and all it
 // can break is its own sandbox.
+// A sandbox is a clone of a booted template of its shape, where there is one (vm_template.h), and boots else.  A clone may be
+// started to wait: it is built, and runs when it is claimed.
 // States of a machine: starting (START_VM is with the jailer) -> live -> gone, when the jailer says EXITED; what a monitor says
 // of its end before that is only kept as the reason.
 // Limits: one request to a monitor at a time.
@@ -23,10 +25,13 @@ struct vm_config {
     struct container *jailer;  // outlives the driver
     int run_dir;               // where a socket has a name for a moment
     int store;                 // of templates; the kernels are beside them
+    int state_dir;             // where snapshots of booted templates are kept
     const char *kernel;        // the name of the one to boot
 };
 
 int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver);
+// Makes no templates any more: before the workers are freed.  NULL is fine.
+void vm_driver_stop(struct vm_driver *d);
 // After the jailer's channel has been freed, so that nothing of it runs any more.  NULL is fine; returns NULL.
 struct vm_driver *vm_driver_free(struct vm_driver *d);
 
