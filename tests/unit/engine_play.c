@@ -230,7 +230,7 @@ static void take_start(struct stage *s, const struct jail_request *q, int fd)
 static void on_request(struct stage *s)
 {
     struct jail_request q;
-    int fds[JAIL_FDS_MAX] = {-1, -1, -1};
+    int fds[JAIL_FDS_MAX];
     int r = jail_receive(s->rig->channel, &q, fds);
     int fd = fds[0];
     if (r <= 0) {

@@ -240,7 +240,7 @@ static int write_tsc_rate(struct vcpu *vcpu, const struct vcpu_state_abilities *
         *failure = (struct kvm_failure){.missing = "KVM_CAP_TSC_CONTROL, for a TSC as fast as where the snapshot was made"};
         return -ENOTSUP;
     }
-    return kvm_call_number(vcpu_ops(vcpu), vcpu_fd(vcpu), KVM_SET_TSC_KHZ, khz);
+    return call(vcpu, KVM_SET_TSC_KHZ, (void *)(unsigned long)khz, failure);
 }
 
 static int write_registers(struct vcpu *c, const struct vcpu_state_abilities *can, const struct vcpu_state *s,

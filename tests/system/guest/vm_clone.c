@@ -25,7 +25,7 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
-enum { PORT = 7, SECTOR = 512, FILLED_MIB = 24, CPUS_MAX = 32, LINE = 256 };
+enum { PORT = 7, SECTOR = 512, FILLED_MIB = 6, CPUS_MAX = 32, LINE = 256 };
 
 struct worker {
     volatile uint64_t count;
