@@ -52,6 +52,7 @@ class Machine(Vm):
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.name)
         self.listener.listen(16)
+        self.listener.setblocking(False)  # as the engine's: the monitor takes what there is
         self.delta = os.memfd_create("delta")
         proc = os.open("/proc", os.O_PATH)
         fds = {"disk": base, "delta": self.delta, "vsock": self.listener.fileno(), "proc": proc, **fds}
@@ -326,7 +327,7 @@ def main():
     only = os.environ.get("SANDBOX_TEST_CASE", "")
     cases = [case for case in CASES if only in case.__name__]
     rig, failed = Rig(path), 0
-    print(f"1..{len(cases)}")
+    print(f"1..{len(cases)}", flush=True)
     for number, case in enumerate(cases, 1):
         name = case.__name__.replace("_", " ")
         try:
