@@ -294,5 +294,6 @@ void control_say_failed(int channel, const char *detail)
 {
     struct vmm_message m = {.op = VMM_OP_ENDED, .reason = VMM_REASON_SETUP_FAILED};
     set_detail(&m, detail);
-    say(channel, &m);
+    if (fcntl(channel, F_SETFL, O_NONBLOCK) == 0)
+        say(channel, &m);
 }

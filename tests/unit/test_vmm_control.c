@@ -371,6 +371,9 @@ static void a_failure_is_said_plainly(void **state)
     assert_int_equal(m.reason, VMM_REASON_SETUP_FAILED);
     assert_int_equal(strlen(m.detail), VMM_DETAIL_MAX - 1);
     assert_memory_equal(m.detail, "line??xx", 8);
+    // Nor does it wait for an engine that does not read.
+    for (int i = 0; i < 1000; i++)
+        control_say_failed(ends[1], text);
     close(ends[0]);
     close(ends[1]);
 }
