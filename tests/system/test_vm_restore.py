@@ -107,9 +107,9 @@ class Rig:
         self.base = os.memfd_create("base")
         os.write(self.base, b"base".ljust(DISK, b"\0"))
 
-    def boot(self, mib=160, vcpus=1):
+    def boot(self, mib=160, vcpus=1, **more):
         return Machine(["--memory-mib", str(mib), "--vcpus", str(vcpus)], self.base,
-                       {"kernel": self.kernel, "initramfs": self.initramfs}, ["--cmdline", CMDLINE])
+                       {"kernel": self.kernel, "initramfs": self.initramfs, **more}, ["--cmdline", CMDLINE])
 
     def clone(self, files, mib=160, vcpus=1, options=(), **more):
         state, memory, delta = files
@@ -311,8 +311,27 @@ def a_snapshot_without_room_leaves_the_machine(rig):
         assert after["count"] >= before["count"] and after["wrong"] == 0, (before, after)
 
 
+def a_machine_with_a_volume_is_not_saved(rig):
+    volume = os.memfd_create("volume")
+    os.truncate(volume, DISK)
+    files = [os.memfd_create(name) for name in ("state", "memory", "delta")]
+    with rig.boot(volume=volume) as vm:
+        vm.console_until("@ready")
+        equal(vm.ask(PAUSE).error, 0, "pause")
+        done = vm.ask(SNAPSHOT, fds=files)
+        assert done.error != 0 and "volume" in done.detail, (done.error, done.detail)
+        equal(vm.ask(RESUME).error, 0, "resume")
+        before = vm.state()["sleeps"]
+        while vm.state()["sleeps"] <= before:
+            time.sleep(0.02)
+    equal([os.fstat(fd).st_size for fd in files], [0, 0, 0], "what was written")
+    for fd in [volume, *files]:
+        os.close(fd)
+
+
 CASES = [a_clone_goes_on, several_processors, eight_clones_at_once, clones_of_clones, a_waiting_machine_stands_still,
-         bad_files_are_refused, another_host_is_told_apart, a_snapshot_without_room_leaves_the_machine]
+         bad_files_are_refused, another_host_is_told_apart, a_snapshot_without_room_leaves_the_machine,
+         a_machine_with_a_volume_is_not_saved]
 
 
 def main():
