@@ -464,7 +464,8 @@ static void accept_one(struct sandbox *s, int fd, const struct host *name)
 {
     bool room = sandbox_has_room(s);
     // Those that are only told so are bounded, too.
-    if (!room && s->broker->connections >= s->broker->config.max_conns + BUSY_MAX) {
+    const struct config *c = &s->broker->config;
+    if (!room && (s->connections >= c->sandbox_max_conns + BUSY_MAX || s->broker->connections >= c->max_conns + BUSY_MAX)) {
         close(fd);
         return;
     }

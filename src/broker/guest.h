@@ -15,7 +15,7 @@
 #include "http/head.h"
 
 enum { LINGER_MS = 2000, LINGER_BYTES = 1024 * 1024 };
-enum { BUSY_MAX = 64 };  // connections beyond config.max_conns that are told so at once; more are closed
+enum { BUSY_MAX = 64 };  // connections beyond a ceiling that are told so at once; more are closed
 
 struct exchange;
 

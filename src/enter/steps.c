@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -47,6 +48,9 @@ int enter_take_ids(void)
         return -errno;
     umask(022);
     if (setsid() < 0)
+        return -errno;
+    // The host may serve its service before others; what the service holds does not inherit that.
+    if (getpriority(PRIO_PROCESS, 0) < 0 && setpriority(PRIO_PROCESS, 0, 0) < 0)
         return -errno;
     // A keyring of its own, so that nothing of the parent's session is in reach.
     syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL);

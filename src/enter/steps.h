@@ -10,7 +10,7 @@ enum { ENTER_FIRST_KEPT = 3 };  // descriptors from here on are the program's, i
 int enter_join_cgroups(const struct cgroup_entry *groups);
 // Only the line stays open, as ENTER_FIRST_KEPT, and the standard descriptors; says "c" on it.
 int enter_keep_line(int *line);
-// Becomes root of its user namespace, in a session and with a keyring of its own.
+// Becomes root of its user namespace, in a session and with a keyring of its own, at no better a priority than anybody's.
 int enter_take_ids(void);
 // No new privileges; dies with its parent, and does not begin if that has gone (the other end of `line`).
 int enter_bind_to_parent(int line);

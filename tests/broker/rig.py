@@ -40,6 +40,7 @@ NAMES = {
     "index.example.org": [ORIGIN],
     "a.dist.example.org": [ORIGIN],
     "deep.a.dist.example.org": [ORIGIN],
+    "brief.dist.example.org": [ORIGIN],
     "dist.example.org": [ORIGIN],
     "keyed.example.org": [ORIGIN],
     "other.example.net": [OTHER_ORIGIN],

@@ -185,6 +185,14 @@ def too_many_are_told_so():
     answer = one_more.answer()
     same((answer.status, answer.reason()), (503, "denied_busy"), "of one sandbox")
     need(works(B), "another sandbox suffers")
+    # Those that are told so do not take the others' places: beyond BUSY_MAX they are closed without a word.
+    more = [Wire(A.connect()) for _ in range(150)]
+    answers = [wire.answer() for wire in more]
+    need(any(a is not None for a in answers) and any(a is None for a in answers), "all or none were told")
+    need(all(a is None or a.status == 503 for a in answers), "one was served")
+    need(works(B), "another sandbox suffers from those that are told so")
+    for wire in more:
+        wire.close()
     held += [Wire(B.connect()) for _ in range(100)]
     eventually(lambda: BROKER.metrics()["broker_connections"] >= 300, "not open")
     same(Wire(T.connect()).answer().status, 503, "of all")

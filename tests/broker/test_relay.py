@@ -104,8 +104,8 @@ def connect_is_a_tunnel():
     tls.sendall(b"GET /in-tunnel HTTP/1.1\r\nHost: index.example.org\r\n\r\n")
     same(Wire(tls).answer().json()["line"], "GET /in-tunnel HTTP/1.1")
     tls.close()
-    BROKER.logged(shape="connect", decision="allowed_anonymous", host="index.example.org", status=200)
-    line = BROKER.logged("relayed")[-1]
+    made = BROKER.logged(shape="connect", decision="allowed_anonymous", host="index.example.org", status=200)[-1]
+    line = BROKER.logged("relayed", request=made["request"])[-1]
     need(line["bytes_up"] > 0 and line["bytes_down"] > 0, f"{line}")
 
 
@@ -266,6 +266,20 @@ def BROKER_RESET_POOL():
     """What is kept to that host would be used again: a reload of the credentials does not touch anonymous ones, a new line does."""
     BROKER.remove(A.number)
     BROKER.add(A, ADDED)
+
+
+def answers_of_name_servers_are_remembered_for_their_ttl():
+    def dial_once():
+        wire = dial()
+        same(wire.send(connect("brief.dist.example.org:443")).answer("CONNECT").status, 200)
+        wire.close()
+        return sum(name == "brief.dist.example.org" for name, _ in WORLD.dns.asked)
+    WORLD.ttl = 2
+    try:
+        same([dial_once() for _ in range(5)], [2] * 5, "questions (A and AAAA) for five connections at once")
+        eventually(lambda: dial_once() == 4, "it is remembered for ever")
+    finally:
+        WORLD.ttl = 60
 
 
 def a_bare_star_earns_only_credentials():
@@ -684,7 +698,8 @@ CASES = [origin_form_is_relayed, absolute_form_is_relayed_as_https, userinfo_and
          tunnels_only_where_an_entry_names_the_host, a_tunnel_is_for_the_name_it_was_made_for, tunnels_end_half_by_half,
          a_tunnel_without_a_byte_ends, tokens_are_asked_for, a_407_keeps_the_connection, policies_decide,
          hosts_are_one_name_in_every_spelling, addresses_in_every_notation, names_that_lead_inside_are_denied,
-         an_address_that_changes_is_judged_again, a_bare_star_earns_only_credentials, credentials_are_put_in_once,
+         an_address_that_changes_is_judged_again, answers_of_name_servers_are_remembered_for_their_ttl,
+         a_bare_star_earns_only_credentials, credentials_are_put_in_once,
          credentials_go_to_their_host_and_port_only, credentials_come_with_bodies_of_any_size, nothing_shows_a_credential,
          a_reload_changes_credentials_and_drops_nothing, a_bad_file_keeps_what_was_read, responses_of_every_framing,
          a_connection_carries_many_requests, hop_by_hop_fields_stay_behind, chunked_bodies_are_chunked_anew,

@@ -191,7 +191,10 @@ static void a_terminal_stands_for_ours(void **state)
     if (pid == 0) {
         // Interrupted by the key, as often as it is typed, and ended by a line.
         execl(path, path, "run", "--template", setting()->small_template, "--memory", "64", "--tty", "--exec",
-              "stty size; trap 'echo interrupted' INT; echo ready; while ! read x; do :; done; stty size; exit 7", NULL);
+              "stty size; trap 'echo interrupted' INT; echo ready; while ! read x; do :; done; "
+              // What is typed may overtake a change of size, here as on every terminal.
+              "until [ \"$(stty size)\" = '50 91' ]; do sleep 0.02; done; stty size; exit 7",
+              NULL);
         _exit(127);
     }
     assert_true(pid > 0);

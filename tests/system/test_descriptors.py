@@ -72,7 +72,8 @@ def a_jailer_without_descriptors_refuses_starts_and_goes_on():
             eventually(lambda: len(system.sandbox_groups()) == groups, 10,
                        lambda: f"with {room} descriptors control groups stay: {system.sandbox_groups()}")
         need(given > 0, "no number of descriptors is enough for a start")
-        eventually(lambda: len(open_files(system.jailer)) == files, 10,
+        # What was still under way at the first count is no more there; a leak in each of the rounds would be far more.
+        eventually(lambda: len(open_files(system.jailer)) <= files, 10,
                    lambda: f"the jailer had {files} descriptors and has {len(open_files(system.jailer))}")
         need(answers(client, client.create()), "the next one does not work")
     need(system.stop() == 0, "it did not end in order")
@@ -124,7 +125,7 @@ def an_engine_without_descriptors_refuses_and_goes_on():
         need(client.status()["connections"] > 200, "it does not count them")
         for other in crowd:
             other.close()
-        eventually(lambda: len(open_files(system.engine)) == files, 10,
+        eventually(lambda: len(open_files(system.engine)) <= files, 10,
                    lambda: f"the engine had {files} descriptors and has {len(open_files(system.engine))}")
         need(answers(client, sandbox) and answers(client, client.create()), "it does not recover")
         with system.client() as another:
