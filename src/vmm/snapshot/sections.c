@@ -88,12 +88,12 @@ static int get_counted(const struct vmstate *state, enum vmstate_type type, uint
                        size_t (*bytes_of)(uint32_t entries), uint32_t most, struct err *err)
 {
     const struct vmstate_section *s = vmstate_find(state, type, i);
-    uint32_t entries;
+    uint32_t entries = 0;
     if (s == NULL)
         return err_set(err, -EBADMSG, "section \"%s\" %u is missing", vmstate_type_name(type), i);
     if (s->len >= sizeof entries)
         memcpy(&entries, s->bytes, sizeof entries);
-    if (s->len < sizeof entries || entries == 0 || entries > most || s->len != bytes_of(entries) || s->len > room)
+    if (entries == 0 || entries > most || s->len != bytes_of(entries) || s->len > room)
         return err_set(err, -EBADMSG, "section \"%s\" %u does not have as many entries as it says", vmstate_type_name(type), i);
     memcpy(out, s->bytes, s->len);
     return 0;
