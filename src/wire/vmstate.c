@@ -258,7 +258,7 @@ int vmstate_working_set(const struct vmstate *state, uint64_t pages, const struc
     if (s == NULL || state->count != 1 || s->len % sizeof(struct vmstate_range) != 0 ||
         s->len / sizeof(struct vmstate_range) > VMSTATE_RANGES_MAX || (uintptr_t)s->bytes % _Alignof(struct vmstate_range) != 0)
         return err_set(err, -EBADMSG, "it is not a working set");
-    const struct vmstate_range *ranges = (const struct vmstate_range *)s->bytes;
+    const struct vmstate_range *ranges = (const struct vmstate_range *)(const void *)s->bytes;
     size_t count = s->len / sizeof *ranges;
     uint64_t end = 0, all = 0;
     for (size_t i = 0; i < count; i++) {
