@@ -1,5 +1,5 @@
 // What the engine sends to the jailer, of which an engine that was taken over could be the author: whatever passes the check is
-// within what sys/jail.h promises, field by field.  The first byte says whether a descriptor came along.
+// within what sys/jail.h promises, field by field.  The first byte says how many descriptors came along.
 #include "sys/jail.h"
 
 #include <errno.h>
@@ -58,20 +58,37 @@ static void check_volume(const struct jail_request *q)
     need(q->volume.mib == 0);
 }
 
+// As the comments of enum jail_op have it.
+static size_t descriptors(uint32_t op)
+{
+    switch (op) {
+    case JAIL_OP_MOUNT:
+    case JAIL_OP_START:
+    case JAIL_OP_IMAGE:
+        return 1;
+    case JAIL_OP_KERNEL:
+        return 2;
+    case JAIL_OP_START_VM:
+        return 3;
+    default:
+        return 0;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct jail_request q = {0};
     if (size == 0)
         return 0;
-    bool has_fd = data[0] & 1;
+    size_t fds = data[0] & 3;
     memcpy(&q, data + 1, size - 1 < sizeof q ? size - 1 : sizeof q);
-    int r = jail_check(&q, has_fd);
+    int r = jail_check(&q, fds);
     need(r == 0 || r == -EPROTO);
     if (r < 0)
         return 0;
     need(q.op > 0 && q.op < JAIL_OP_EXITED && q.id != 0 && q.slot < JAIL_SANDBOXES_MAX);
-    need(has_fd == (q.op == JAIL_OP_MOUNT || q.op == JAIL_OP_START));
-    if (q.op == JAIL_OP_START)
+    need(fds == descriptors(q.op));
+    if (q.op == JAIL_OP_START || q.op == JAIL_OP_START_VM)
         check_start(&q.start);
     else
         need(is_zero(&q.start, sizeof q.start));
