@@ -21,7 +21,8 @@ static const char *const level_names[] = {
 
 static const char *program_name = "sandbox";
 static enum log_level least_level = LOG_LEVEL_INFO;
-static atomic_bool last_was_cut;  // on a full disk a write can end anywhere
+// On a full disk a write can end anywhere, and it may have been another program's on the same file.
+static atomic_bool last_was_cut;
 
 void log_init(const char *program, enum log_level least)
 {
@@ -107,7 +108,6 @@ void log_emit(enum log_level level, const char *event, const struct log_field *f
     }
     // Nobody is left to tell if stderr is gone.
     ssize_t n = write(STDERR_FILENO, line.data, line.len);
-    if (n > 0)
-        last_was_cut = (size_t)n < line.len;
+    last_was_cut = n != (ssize_t)line.len;
     errno = saved;
 }
