@@ -233,6 +233,14 @@ static void entry_ready(struct template *entry)
 
 // ---- attaching ----
 
+static int rootfs_index(const struct manifest *m)
+{
+    for (uint32_t i = 0; i < m->files; i++)
+        if (strcmp(m->file[i].name, TEMPLATE_ROOTFS_FILE) == 0)
+            return (int)i;
+    return -1;
+}
+
 static void on_attached(void *arg, const struct driver_answer *a)
 {
     struct template *entry = arg;
@@ -260,7 +268,8 @@ static void attach(struct template *entry, const struct stamp *rootfs)
     }
     entry->attached = *rootfs;
     entry->state = ATTACHING;
-    int r = entry->tier->driver->template_attach(entry->tier->self, entry->rootfs, on_attached, entry);
+    int r = entry->tier->driver->template_attach(
+        entry->tier->self, entry->rootfs, entry->manifest.file[rootfs_index(&entry->manifest)].digest, on_attached, entry);
     if (r < 0) {
         struct driver_answer failed = {.error = r, .detail = "the driver could not be asked"};
         on_attached(entry, &failed);
@@ -281,14 +290,6 @@ static void verify(struct job *job)
         if (!same_stamp(&now, &v->stamp[i]))
             v->result = err_set(&v->err, -EBADMSG, "%s changed while it was being verified", v->manifest.file[i].name);
     }
-}
-
-static int rootfs_index(const struct manifest *m)
-{
-    for (uint32_t i = 0; i < m->files; i++)
-        if (strcmp(m->file[i].name, TEMPLATE_ROOTFS_FILE) == 0)
-            return (int)i;
-    return -1;
 }
 
 static void verified(struct verification *v)

@@ -209,10 +209,24 @@ static void take_start(struct stage *s, const struct jail_request *q, int fd)
     atomic_store(&s->play->held_starts, s->held_starts);
 }
 
+// Machines that the engine wants for itself, as templates, are counted and cannot be had: every sandbox boots.
+static void start_machine(struct stage *s, const struct jail_request *q, int fds[static JAIL_FDS_MAX])
+{
+    bool template = strcmp(q->start.hostname, "template") == 0;
+    atomic_fetch_add(template ? &s->play->template_starts : &s->play->starts, 1);
+    if (!template) {
+        machine_start(s, q, fds);
+        return;
+    }
+    for (size_t i = 0; i < JAIL_FDS_MAX; i++)
+        close_fd(&fds[i]);
+    stage_answer_plain(s, q, -ENOMEM, 0);
+}
+
 static void on_request(struct stage *s)
 {
     struct jail_request q;
-    int fds[JAIL_FDS_MAX] = {-1, -1, -1};
+    int fds[JAIL_FDS_MAX];
     int r = jail_receive(s->rig->channel, &q, fds);
     int fd = fds[0];
     if (r <= 0) {
@@ -237,8 +251,7 @@ static void on_request(struct stage *s)
         stage_answer_plain(s, &q, atomic_load(&p->kernel_error), 0);
         break;
     case JAIL_OP_START_VM:
-        atomic_fetch_add(&p->starts, 1);
-        machine_start(s, &q, fds);
+        start_machine(s, &q, fds);
         break;
     case JAIL_OP_IMAGE:
     case JAIL_OP_MOUNT:

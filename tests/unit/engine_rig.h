@@ -52,7 +52,7 @@ struct play {
     // What it saw:
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
-    atomic_uint machines, vm_pauses, vm_resumes, second_calls_closed;
+    atomic_uint machines, template_starts, vm_pauses, vm_resumes, second_calls_closed;
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint configures, env_vars;                   // how many, and of the last Configure
