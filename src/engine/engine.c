@@ -169,6 +169,7 @@ static int add_vm_tier(struct engine *e)
                                      .state_dir = ENGINE_FD_STATE_DIR,
                                      .kernel = e->config->vm_kernel,
                                      .settle_ms = e->config->stop_deadline_ms / 4 * 3,
+                                     .start_ms = e->config->start_deadline_ms,
                                      .answer_ms = e->config->guest_deadline_ms};
     int r = vm_driver_new(&config, &e->vm);
     if (r < 0)

@@ -32,6 +32,7 @@ struct vm_config {
     int state_dir;             // where snapshots of booted templates are kept
     const char *kernel;        // the name of the one to boot
     uint64_t settle_ms;        // longest wait for a guest to write its volume
+    uint64_t start_ms;         // what a machine has until its agent is ready
     uint64_t answer_ms;        // what a monitor has to answer a request
 };
 

@@ -12,6 +12,11 @@
 
 enum state { WANTED, LOADING, BOOTING, PREPARING, SAVING, SEALING, TRYING, RECORDING, COMMITTING, READY, FAILED };
 
+static const char *const steps[] = {
+    [WANTED] = "beginning",      [LOADING] = "loading it", [BOOTING] = "booting it", [PREPARING] = "preparing it",
+    [SAVING] = "saving it",      [SEALING] = "sealing it", [TRYING] = "trying it",   [RECORDING] = "recording its working set",
+    [COMMITTING] = "writing it", [READY] = "using it"};
+
 struct vm_template {
     TAILQ_ENTRY(vm_template) link;
     struct vm_templates *all;
@@ -29,7 +34,8 @@ struct vm_template {
     bool has_machine, asked;  // a machine lives; a callback of the driver is due
     uint32_t machine;
     struct agent_line *line;
-    struct timer deadline;
+    uint64_t give_up_ns;    // when all of it has taken too long
+    struct timer deadline;  // of what it waits for now
     struct job job;
     bool job_due;
     int result;
@@ -96,18 +102,20 @@ static void leave_building(struct vm_template *t)
     build_next(all);
 }
 
+// By the time that an answer comes to one that has been given up, another of its name may be in the making.
 static void give_up(struct vm_template *t)
 {
     snapshot_files_close(&t->files);
-    snapshot_abandon(t->all->store, t->name);
+    if (t->all->building == t)
+        snapshot_abandon(t->all->store, t->name);
     leave_building(t);
 }
 
-static void fail(struct vm_template *t, const char *what, int error, const char *detail)
+static void fail(struct vm_template *t, int error, const char *detail)
 {
     if (t->state == FAILED)
         return;
-    log_error("template_snapshot_failed", log_str("snapshot", t->name), log_str("step", what), log_errno(error),
+    log_error("template_snapshot_failed", log_str("snapshot", t->name), log_str("step", steps[t->state]), log_errno(error),
               log_str("detail", detail != NULL ? detail : ""));
     t->state = FAILED;
     t->retry_ns = mono_ns() + TEMPLATE_RETRY_S * NS_PER_S;
@@ -117,7 +125,19 @@ static void fail(struct vm_template *t, const char *what, int error, const char 
 
 static void on_deadline(void *arg)
 {
-    fail(arg, "waiting for it", -ETIMEDOUT, "");
+    fail(arg, -ETIMEDOUT, "it was not ready in time");
+}
+
+// A machine that is started has the time that a sandbox's has; what is done with one that is up, what is left of BUILD_S.
+static void wait_for_start(struct vm_template *t)
+{
+    uint64_t late_ns = mono_ns() + vm_config_of(t->all->driver)->start_ms * NS_PER_MS;
+    timer_set(loop_of(t), &t->deadline, late_ns < t->give_up_ns ? late_ns : t->give_up_ns);
+}
+
+static void wait_for_rest(struct vm_template *t)
+{
+    timer_set(loop_of(t), &t->deadline, t->give_up_ns);
 }
 
 // After an answer that was waited for: false, it was given up meanwhile.
@@ -214,7 +234,7 @@ static void commit_finish(struct job *job, bool ran)
     if (!job_ended(t, ran))
         return;
     if (t->result < 0)
-        fail(t, "writing it", t->result, t->err.text);
+        fail(t, t->result, t->err.text);
     else
         become_ready(t);
 }
@@ -226,7 +246,7 @@ static void on_recorded(void *arg, const struct driver_answer *answer)
     if (!goes_on(t))
         return;
     if (answer->error < 0) {
-        fail(t, "recording its working set", answer->error, answer->detail);
+        fail(t, answer->error, answer->detail);
         return;
     }
     drop_machine(t);
@@ -239,9 +259,10 @@ static void on_trial_pong(void *arg)
 {
     struct vm_template *t = arg;
     t->state = RECORDING;
+    wait_for_rest(t);
     int r = vm_ask(t->all->driver, t->machine, VMM_OP_WORKING_SET, &t->fresh.working_set, 1, on_recorded, t);
     if (r < 0)
-        fail(t, "recording its working set", r, "");
+        fail(t, r, "");
     else
         t->asked = true;
 }
@@ -251,10 +272,11 @@ static void on_trial_configured(void *arg, uint32_t error_number, const char *me
     struct vm_template *t = arg;
     int r = error_number != 0 ? -(int)error_number : agent_line_ping(t->line);
     if (r < 0)
-        fail(t, "trying it", r, message);
+        fail(t, r, message);
 }
 
 static void on_prepared(void *arg);
+static void on_up(void *arg);
 
 static void on_stream_ended(void *arg, uint64_t id)
 {
@@ -263,11 +285,11 @@ static void on_stream_ended(void *arg, uint64_t id)
 
 static void on_line_end(void *arg, int reason)
 {
-    struct vm_template *t = arg;
-    fail(t, t->state == TRYING ? "trying it" : "preparing it", reason < 0 ? reason : -EPIPE, "its line closed");
+    fail(arg, reason < 0 ? reason : -EPIPE, "its line closed");
 }
 
-static const struct agent_line_handler line_handler = {.on_configured = on_trial_configured,
+static const struct agent_line_handler line_handler = {.on_up = on_up,
+                                                       .on_configured = on_trial_configured,
                                                        .on_prepared = on_prepared,
                                                        .on_pong = on_trial_pong,
                                                        .on_stream_ended = on_stream_ended,
@@ -285,7 +307,7 @@ static int take_line(struct vm_template *t, const struct driver_answer *answer)
 }
 
 // The start of a machine was answered.  True: it lives, and is spoken to.
-static bool machine_started(struct vm_template *t, const struct driver_answer *answer, const char *what)
+static bool machine_started(struct vm_template *t, const struct driver_answer *answer)
 {
     t->asked = false;
     int r = answer->error;
@@ -303,7 +325,7 @@ static bool machine_started(struct vm_template *t, const struct driver_answer *a
     if (!wanted)
         give_up(t);
     else if (r < 0)
-        fail(t, what, r, answer->detail);
+        fail(t, r, answer->detail);
     return wanted && r == 0;
 }
 
@@ -313,7 +335,7 @@ static void on_gone(void *arg, const char *reason)
     if (!t->has_machine)
         return;
     t->has_machine = false;
-    fail(t, "running its machine", -EPIPE, reason);
+    fail(t, -EPIPE, reason);
 }
 
 static int send_empty_configure(struct vm_template *t)
@@ -333,13 +355,13 @@ static int send_empty_configure(struct vm_template *t)
 static void on_trial(void *arg, const struct driver_answer *answer)
 {
     struct vm_template *t = arg;
-    if (!machine_started(t, answer, "starting a clone of it"))
+    if (!machine_started(t, answer))
         return;
     int r = agent_line_identify(t->line, t->shape.hostname);
     if (r == 0)
         r = send_empty_configure(t);
     if (r < 0)
-        fail(t, "trying it", r, "");
+        fail(t, r, "");
 }
 
 static int launch(struct vm_template *t, const struct snapshot_files *from, driver_done_fn *done)
@@ -347,6 +369,7 @@ static int launch(struct vm_template *t, const struct snapshot_files *from, driv
     const struct vm_launch machine = {.start = t->shape, .from = from, .gone = on_gone};
     int r = vm_launch(t->all->driver, &machine, done, t);
     t->asked = r == 0;
+    wait_for_start(t);
     return r;
 }
 
@@ -381,7 +404,7 @@ static void seal_finish(struct job *job, bool ran)
     t->state = TRYING;
     int r = t->result < 0 ? t->result : launch(t, &t->files, on_trial);
     if (r < 0)
-        fail(t, "starting a clone of it", r, "");
+        fail(t, r, "");
 }
 
 static void on_saved(void *arg, const struct driver_answer *answer)
@@ -391,7 +414,7 @@ static void on_saved(void *arg, const struct driver_answer *answer)
     if (!goes_on(t))
         return;
     if (answer->error < 0) {
-        fail(t, "saving it", answer->error, answer->detail);
+        fail(t, answer->error, answer->detail);
         return;
     }
     drop_machine(t);
@@ -409,7 +432,7 @@ static void on_paused(void *arg, const struct driver_answer *answer)
     int r = answer->error < 0 ? answer->error : vm_ask(t->all->driver, t->machine, VMM_OP_SNAPSHOT, fds, 3, on_saved, t);
     t->asked = r == 0;
     if (r < 0)
-        fail(t, "saving it", r, answer->detail);
+        fail(t, r, answer->detail);
 }
 
 static void on_prepared(void *arg)
@@ -419,22 +442,29 @@ static void on_prepared(void *arg)
     int r = vm_ask(t->all->driver, t->machine, VMM_OP_PAUSE, NULL, 0, on_paused, t);
     t->asked = r == 0;
     if (r < 0)
-        fail(t, "pausing it", r, "");
+        fail(t, r, "");
 }
 
 // ---- booting ----
 
-static void on_booted(void *arg, const struct driver_answer *answer)
+// The machine that boots, or the clone, has called.
+static void on_up(void *arg)
 {
     // What most guests run, where there is one.
     static const char *const warm_up[] = {"python3", "-c", "pass"};
     struct vm_template *t = arg;
-    if (!machine_started(t, answer, "booting it"))
+    if (t->state != BOOTING)
         return;
     t->state = PREPARING;
+    wait_for_rest(t);
     int r = agent_line_prepare(t->line, warm_up, sizeof warm_up / sizeof warm_up[0]);
     if (r < 0)
-        fail(t, "preparing it", r, "");
+        fail(t, r, "");
+}
+
+static void on_booted(void *arg, const struct driver_answer *answer)
+{
+    machine_started(arg, answer);
 }
 
 static void load_run(struct job *job)
@@ -468,7 +498,7 @@ static void load_finish(struct job *job, bool ran)
         r = launch(t, NULL, on_booted);
     }
     if (r < 0)
-        fail(t, "booting it", r, "");
+        fail(t, r, "");
 }
 
 static void build(struct vm_template *t)
@@ -476,7 +506,8 @@ static void build(struct vm_template *t)
     t->all->building = t;
     t->state = LOADING;
     t->retry_ns = 0;
-    timer_set(loop_of(t), &t->deadline, mono_ns() + TEMPLATE_BUILD_S * NS_PER_S);
+    t->give_up_ns = mono_ns() + TEMPLATE_BUILD_S * NS_PER_S;
+    wait_for_rest(t);
     submit(t, load_run, load_finish);
 }
 
@@ -549,10 +580,12 @@ void vm_templates_forget(struct vm_templates *all, uint32_t template_slot)
         if (t->shape.template_slot != template_slot || t->forgotten)
             continue;
         t->forgotten = true;
-        if (all->building != t)
-            free_template(t);
-        else if (!is_busy(t))
+        if (is_busy(t))
+            continue;  // freed when what is under way has ended
+        if (all->building == t)
             give_up(t);
+        else
+            free_template(t);
     }
 }
 

@@ -8,8 +8,9 @@
 //
 // Booting, preparing (the agent runs a program once, so that it is in memory) and saving are of a machine nobody else ever
 // sees. Trying is a first clone, which shows that the snapshot works before anybody relies on it, and gives the list of pages a
-// clone needs first.  One template is made at a time, beside what max_creates lets boot; BUILD_S is all the time one has.  A
-// failure is logged, and the shape boots each of its sandboxes until RETRY_S have passed.
+// clone needs first.  One template is made at a time, beside what max_creates lets boot.  Until it has called its host, a
+// machine that boots, or the first clone until it answers, has the time that a sandbox's has; BUILD_S is all the time there is.
+// A failure is logged, and the shape boots each of its sandboxes until RETRY_S have passed.
 //
 // Memory: a loaded template holds its bytes in a sealed memfd.  Beyond LOADED_MAX of them, or LOADED_MIB, those used longest
 // ago are let go (clones that run keep theirs), and loaded again when they are asked for.
