@@ -170,7 +170,9 @@ static int add_vm_tier(struct engine *e)
                                      .kernel = e->config->vm_kernel,
                                      .settle_ms = e->config->stop_deadline_ms / 4 * 3,
                                      .start_ms = e->config->start_deadline_ms,
-                                     .answer_ms = e->config->guest_deadline_ms};
+                                     .answer_ms = e->config->guest_deadline_ms,
+                                     .template_memory_mib = e->config->template_memory_mib,
+                                     .template_disk_mib = e->config->template_disk_mib};
     int r = vm_driver_new(&config, &e->vm);
     if (r < 0)
         return r;

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { COPY_BYTES = 256 * 1024, NAME_ROOM = SNAPSHOT_KEY_DIGITS + 2, FILES = 4 };
+enum { COPY_BYTES = 256 * 1024, NAME_ROOM = SNAPSHOT_KEY_DIGITS + 2, FILES = 5 };
 
 static const char folder[] = "snapshots";
 
@@ -21,6 +21,7 @@ static const struct {
     size_t offset;
 } places[FILES] = {
     {"disk.delta", offsetof(struct snapshot_files, layer)},
+    {"key.bin", offsetof(struct snapshot_files, key)},
     {"memory.snap", offsetof(struct snapshot_files, memory)},
     {"vmstate.bin", offsetof(struct snapshot_files, state)},
     {"working-set.bin", offsetof(struct snapshot_files, working_set)},
@@ -37,7 +38,19 @@ void snapshot_files_close(struct snapshot_files *files)
         close_fd(place(files, i));
 }
 
-_Static_assert(sizeof(struct snapshot_key) == 2 * DIGEST_LEN + sizeof(struct host_identity) + 24,
+bool snapshot_files_unchanged(const struct snapshot_files *files)
+{
+    struct stat st;
+    if (fstat(files->layer, &st) < 0)
+        return false;
+    struct file_stamp now = file_stamp_of(&st);
+    // One that has given way to others: nobody finds it any more, and its ctime is that of its removal.
+    if (st.st_nlink == 0)
+        now.ctime = files->layer_is.ctime;
+    return file_stamp_same(&now, &files->layer_is);
+}
+
+_Static_assert(sizeof(struct snapshot_key) == 2 * DIGEST_LEN + sizeof(struct host_identity) + 32,
                "no padding in what is hashed");
 
 int snapshot_key_name(const struct snapshot_key *key, char ret_name[SNAPSHOT_KEY_DIGITS + 1])
@@ -104,9 +117,22 @@ int snapshot_store_open(int state_dir)
 
 struct oldest {
     unsigned count;
+    uint64_t bytes;
     struct timespec used;
     char name[NAME_ROOM];
 };
+
+// On the disk.
+static uint64_t bytes_of(int store, const char *name)
+{
+    uint64_t bytes = 0;
+    struct stat st;
+    cleanup_fd int dir = openat(store, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    for (size_t i = 0; dir >= 0 && i < FILES; i++)
+        if (fstatat(dir, places[i].name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+            bytes += (uint64_t)st.st_blocks * 512;
+    return bytes;
+}
 
 static void find_oldest(int store, const char *name, void *arg)
 {
@@ -116,17 +142,19 @@ static void find_oldest(int store, const char *name, void *arg)
         return;
     bool older =
         st.st_mtim.tv_sec < o->used.tv_sec || (st.st_mtim.tv_sec == o->used.tv_sec && st.st_mtim.tv_nsec < o->used.tv_nsec);
+    o->bytes += bytes_of(store, name);
     if (o->count++ == 0 || older) {
         o->used = st.st_mtim;
         snprintf(o->name, sizeof o->name, "%s", name);
     }
 }
 
-static void make_room(int store)
+// The newest stays, however large it is.
+static void make_room(int store, uint64_t bytes_max)
 {
     for (;;) {
         struct oldest o = {0};
-        if (each_entry(store, find_oldest, &o) < 0 || o.count <= SNAPSHOTS_STORED_MAX)
+        if (each_entry(store, find_oldest, &o) < 0 || o.count <= 1 || (o.count <= SNAPSHOTS_STORED_MAX && o.bytes <= bytes_max))
             return;
         remove_folder(store, o.name);
     }
@@ -199,6 +227,41 @@ static int take_files(const struct manifest *m, int fds[MANIFEST_FILES_MAX], str
     return 0;
 }
 
+static int check_key(int fd, const char *name, struct err *err)
+{
+    struct snapshot_key key;
+    char real[SNAPSHOT_KEY_DIGITS + 1];
+    if (pread(fd, &key, sizeof key, 0) == (ssize_t)sizeof key && snapshot_key_name(&key, real) == 0 && strcmp(real, name) == 0)
+        return 0;
+    return err_set(err, -EBADMSG, "it is another one: its key.bin does not give its name");
+}
+
+// Instead of a file, a copy of it that nobody can change.
+static int take_copy(int *file, const char *name, struct err *err)
+{
+    int copy = snapshot_seal(*file);
+    if (copy < 0)
+        return err_set(err, copy, "its %s cannot be loaded: %s", name, strerror(-copy));
+    close(*file);
+    *file = copy;
+    return 0;
+}
+
+static int settle_files(struct snapshot_files *files, const char *name, struct err *err)
+{
+    struct stat st;
+    int r = check_key(files->key, name, err);
+    close_fd(&files->key);
+    for (size_t i = 0; r == 0 && i < FILES; i++)
+        if (place(files, i) != &files->layer && place(files, i) != &files->key)
+            r = take_copy(place(files, i), places[i].name, err);
+    if (r == 0 && fstat(files->layer, &st) < 0)
+        r = err_set(err, -errno, "its disk cannot be looked at: %s", strerror(errno));
+    if (r == 0)
+        files->layer_is = file_stamp_of(&st);
+    return r;
+}
+
 int snapshot_load(int store, const char *name, struct snapshot_files *ret_files, struct err *err)
 {
     char real[TEMPLATE_NAME_MAX + 1];
@@ -214,15 +277,12 @@ int snapshot_load(int store, const char *name, struct snapshot_files *ret_files,
     r = take_files(&manifest, fds, &files, err);
     for (int i = 0; i < MANIFEST_FILES_MAX; i++)
         close_fd(&fds[i]);
-    int memory = r == 0 ? snapshot_seal(files.memory) : -1;
-    if (r == 0 && memory < 0)
-        r = err_set(err, memory, "its memory cannot be loaded: %s", strerror(-memory));
+    if (r == 0)
+        r = settle_files(&files, name, err);
     if (r < 0) {
         snapshot_files_close(&files);
         return r;
     }
-    close(files.memory);
-    files.memory = memory;
     futimens(dir, NULL);  // it was used now
     *ret_files = files;
     return 0;
@@ -230,7 +290,7 @@ int snapshot_load(int store, const char *name, struct snapshot_files *ret_files,
 
 // ---- writing ----
 
-int snapshot_begin(int store, const char *name, int *ret_dir, struct snapshot_files *ret_files)
+int snapshot_begin(int store, const char *name, const struct snapshot_key *key, int *ret_dir, struct snapshot_files *ret_files)
 {
     char fresh[NAME_ROOM];
     new_name(name, fresh);
@@ -243,6 +303,8 @@ int snapshot_begin(int store, const char *name, int *ret_dir, struct snapshot_fi
     for (size_t i = 0; r == 0 && i < FILES; i++)
         if ((*place(&files, i) = openat(dir, places[i].name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0)
             r = -errno;
+    if (r == 0 && write(files.key, key, sizeof *key) != (ssize_t)sizeof *key)
+        r = -EIO;
     if (r < 0) {
         snapshot_files_close(&files);
         remove_folder(store, fresh);
@@ -269,7 +331,7 @@ static int list_files(const struct snapshot_files *files, struct manifest *m)
     return 0;
 }
 
-int snapshot_commit(int store, const char *name, int dir, const struct snapshot_files *files)
+int snapshot_commit(int store, const char *name, int dir, const struct snapshot_files *files, uint64_t bytes_max)
 {
     char fresh[NAME_ROOM];
     struct manifest m = {0};
@@ -282,7 +344,7 @@ int snapshot_commit(int store, const char *name, int dir, const struct snapshot_
     remove_folder(store, name);  // one that was refused
     if (fsync(dir) < 0 || renameat(store, fresh, store, name) < 0 || fsync(store) < 0)
         return -errno;
-    make_room(store);
+    make_room(store, bytes_max);
     return 0;
 }
 
@@ -291,6 +353,11 @@ void snapshot_abandon(int store, const char *name)
     char fresh[NAME_ROOM];
     new_name(name, fresh);
     remove_folder(store, fresh);
+}
+
+void snapshot_touch(int store, const char *name)
+{
+    utimensat(store, name, NULL, AT_SYMLINK_NOFOLLOW);
 }
 
 void snapshot_remove(int store, const char *name)

@@ -9,6 +9,7 @@
 #include "sys/digest.h"
 #include "sys/fdpass.h"
 #include "sys/template_store.h"
+#include "wire/vmstate.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,6 +32,8 @@ struct vm {
     uint32_t handle;
     bool live;
     bool restored, waits;
+    bool unmade;                                  // no machine came of it: its last word
+    char snapshot[SNAPSHOT_KEY_DIGITS + 1];       // what it is a clone of; empty: nothing that is in use
     bool volume;                                  // it has one
     struct timer settled;                         // until it is killed
     void (*gone)(void *arg, const char *reason);  // of the driver's own
@@ -87,6 +90,7 @@ static void answer_request(struct vm *vm, int error, const char *detail)
 
 static void on_ended(struct vm *vm, const struct vmm_message *m)
 {
+    vm->unmade = m->reason == VMM_REASON_SETUP_FAILED;
     snprintf(vm->reason, sizeof vm->reason, "its machine ended (%s%s%s)", vmm_reason_name(m->reason),
              m->detail[0] != '\0' ? ": " : "", m->detail);
 }
@@ -206,6 +210,8 @@ static void on_gone(void *arg, struct driver_exit *how)
     void (*gone)(void *arg, const char *reason) = vm->gone;
     void *arg_of_gone = vm->start_arg;
     answer_request(vm, -EPIPE, "the machine has ended");
+    if (vm->unmade && vm->snapshot[0] != '\0' && vm->driver->templates != NULL)
+        vm_template_refused(vm->driver->templates, vm->snapshot, reason);
     vm_free(vm);
     if (gone != NULL)
         gone(arg_of_gone, how->reason);
@@ -312,6 +318,8 @@ int vm_launch(struct vm_driver *d, const struct vm_launch *launch, driver_done_f
     vm->waits = launch->start.waits != 0;
     vm->gone = launch->gone;
     vm->volume = launch->volume != NULL;
+    if (launch->snapshot != NULL)
+        snprintf(vm->snapshot, sizeof vm->snapshot, "%s", launch->snapshot);
     int r = ask_for_start(vm, &q, launch);
     if (r < 0)
         vm_free(vm);
@@ -320,7 +328,8 @@ int vm_launch(struct vm_driver *d, const struct vm_launch *launch, driver_done_f
 
 // ---- what it is started from ----
 
-static const struct snapshot_files *template_of(struct vm_driver *d, const struct jail_start *start)
+static const struct snapshot_files *template_of(struct vm_driver *d, const struct jail_start *start,
+                                                char ret_name[SNAPSHOT_KEY_DIGITS + 1])
 {
     if (d->templates == NULL || !d->may_snapshot)
         return NULL;
@@ -328,10 +337,12 @@ static const struct snapshot_files *template_of(struct vm_driver *d, const struc
                                .memory_mib = start->memory_mib,
                                .disk_mib = start->disk_mib,
                                .vcpus = start->vcpus,
-                               .pids_max = start->pids_max};
+                               .pids_max = start->pids_max,
+                               .format = SNAPSHOT_FORMAT,
+                               .vmstate = VMSTATE_VERSION};
     memcpy(key.image, d->image_digest[start->template_slot], sizeof key.image);
     memcpy(key.kernel, d->kernel_digest, sizeof key.kernel);
-    return vm_template_get(d->templates, &key, start);
+    return vm_template_get(d->templates, &key, start, ret_name);
 }
 
 static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
@@ -342,7 +353,9 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     if (r < 0)
         return r;
     // A volume is a device more, and so another shape than any template's.
-    launch.from = what->volume == NULL ? template_of(d, &launch.start) : NULL;
+    char name[SNAPSHOT_KEY_DIGITS + 1];
+    launch.from = what->volume == NULL ? template_of(d, &launch.start, name) : NULL;
+    launch.snapshot = launch.from != NULL ? name : NULL;
     launch.start.waits = what->waits && launch.from != NULL;
     return vm_launch(d, &launch, done, arg);
 }

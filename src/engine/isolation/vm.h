@@ -26,14 +26,15 @@ extern const struct driver vm_driver;  // its `self` is a struct vm_driver
 struct vm_config {
     struct loop *loop;
     struct workers *workers;
-    struct container *jailer;  // outlives the driver
-    int run_dir;               // where a socket has a name for a moment
-    int store;                 // of templates; the kernels are beside them
-    int state_dir;             // where snapshots of booted templates are kept
-    const char *kernel;        // the name of the one to boot
-    uint64_t settle_ms;        // longest wait for a guest to write its volume
-    uint64_t start_ms;         // what a machine has until its agent is ready
-    uint64_t answer_ms;        // what a monitor has to answer a request
+    struct container *jailer;                         // outlives the driver
+    int run_dir;                                      // where a socket has a name for a moment
+    int store;                                        // of templates; the kernels are beside them
+    int state_dir;                                    // where snapshots of booted templates are kept
+    const char *kernel;                               // the name of the one to boot
+    uint64_t settle_ms;                               // longest wait for a guest to write its volume
+    uint64_t start_ms;                                // what a machine has until its agent is ready
+    uint64_t answer_ms;                               // what a monitor has to answer a request
+    uint64_t template_memory_mib, template_disk_mib;  // what snapshots may hold of each
 };
 
 int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver);

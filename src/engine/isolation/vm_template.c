@@ -22,9 +22,11 @@ struct vm_template {
     struct vm_templates *all;
     enum state state;
     bool forgotten;  // freed when nothing is under way
+    bool refused;    // what is on the disk is no good
     struct jail_start shape;
+    struct snapshot_key key;
     char name[SNAPSHOT_KEY_DIGITS + 1];
-    uint64_t used_ns;
+    uint64_t used_ns, touched_ns;
     uint64_t retry_ns;
     struct snapshot_files files;  // READY: to start clones from
     uint64_t bytes;               // of its memory
@@ -202,7 +204,7 @@ static void keep_within_limits(struct vm_templates *all, const struct vm_templat
             if (t != newest && (oldest == NULL || t->used_ns < oldest->used_ns))
                 oldest = t;
         }
-        if (oldest == NULL || (loaded <= TEMPLATES_LOADED_MAX && bytes >> 20 <= TEMPLATES_LOADED_MIB))
+        if (oldest == NULL || (loaded <= TEMPLATES_LOADED_MAX && bytes <= vm_config_of(all->driver)->template_memory_mib << 20))
             return;
         unload(oldest);
     }
@@ -213,6 +215,7 @@ static void become_ready(struct vm_template *t)
     struct stat st;
     t->bytes = fstat(t->files.memory, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
     t->state = READY;
+    t->touched_ns = mono_ns();
     log_info("template_snapshot_ready", log_str("snapshot", t->name), log_u64("memory_mib", t->bytes >> 20));
     keep_within_limits(t->all, t);
     leave_building(t);
@@ -223,7 +226,8 @@ static void become_ready(struct vm_template *t)
 static void commit_run(struct job *job)
 {
     struct vm_template *t = of_job(job);
-    t->result = snapshot_commit(t->all->store, t->name, t->dir, &t->fresh);
+    t->result =
+        snapshot_commit(t->all->store, t->name, t->dir, &t->fresh, vm_config_of(t->all->driver)->template_disk_mib << 20);
     if (t->result == 0)
         t->result = snapshot_load(t->all->store, t->name, &t->files, &t->err);
 }
@@ -471,6 +475,9 @@ static void load_run(struct job *job)
 {
     struct vm_template *t = of_job(job);
     t->err.text[0] = '\0';
+    if (t->refused)
+        snapshot_remove(t->all->store, t->name);
+    t->refused = false;
     t->result = snapshot_load(t->all->store, t->name, &t->files, &t->err);
     if (t->result == 0)
         return;
@@ -479,7 +486,7 @@ static void load_run(struct job *job)
                   log_str("reason", t->err.text));
         snapshot_remove(t->all->store, t->name);
     }
-    int r = snapshot_begin(t->all->store, t->name, &t->dir, &t->fresh);
+    int r = snapshot_begin(t->all->store, t->name, &t->key, &t->dir, &t->fresh);
     t->result = r < 0 ? r : -ENOENT;
 }
 
@@ -534,13 +541,28 @@ static struct vm_template *find(struct vm_templates *all, const char *name)
     return NULL;
 }
 
-static struct vm_template *add(struct vm_templates *all, const char *name, const struct jail_start *shape)
+// Lets go of the one that was used longest ago.  False: something is under way in all of them.
+static bool make_room(struct vm_templates *all)
 {
-    struct vm_template *t = all->count < TEMPLATE_SHAPES_MAX ? calloc(1, sizeof *t) : NULL;
+    struct vm_template *t, *oldest = NULL;
+    if (all->count < TEMPLATE_SHAPES_MAX)
+        return true;
+    TAILQ_FOREACH(t, &all->list, link)
+    if (!is_busy(t) && t != all->building && (oldest == NULL || t->used_ns < oldest->used_ns))
+        oldest = t;
+    if (oldest != NULL)
+        free_template(oldest);
+    return oldest != NULL;
+}
+
+static struct vm_template *add(struct vm_templates *all, const char *name, const struct snapshot_key *key,
+                               const struct jail_start *shape)
+{
+    struct vm_template *t = make_room(all) ? calloc(1, sizeof *t) : NULL;
     if (t == NULL)
         return NULL;
     *t = (struct vm_template){
-        .all = all, .shape = *shape, .files = SNAPSHOT_FILES_INIT, .fresh = SNAPSHOT_FILES_INIT, .dir = -1};
+        .all = all, .shape = *shape, .key = *key, .files = SNAPSHOT_FILES_INIT, .fresh = SNAPSHOT_FILES_INIT, .dir = -1};
     memset(t->shape.hostname, 0, sizeof t->shape.hostname);
     memcpy(t->shape.hostname, "template", sizeof "template");
     memcpy(t->name, name, sizeof t->name);
@@ -551,18 +573,24 @@ static struct vm_template *add(struct vm_templates *all, const char *name, const
 }
 
 const struct snapshot_files *vm_template_get(struct vm_templates *all, const struct snapshot_key *key,
-                                             const struct jail_start *shape)
+                                             const struct jail_start *shape, char ret_name[SNAPSHOT_KEY_DIGITS + 1])
 {
-    char name[SNAPSHOT_KEY_DIGITS + 1];
-    if (snapshot_key_name(key, name) < 0)
+    if (snapshot_key_name(key, ret_name) < 0)
         return NULL;
-    struct vm_template *t = find(all, name);
-    if (t == NULL && (t = add(all, name, shape)) == NULL)
+    struct vm_template *t = find(all, ret_name);
+    if (t == NULL && (t = add(all, ret_name, key, shape)) == NULL)
         return NULL;
     t->used_ns = mono_ns();
     t->shape.template_slot = shape->template_slot;
-    if (t->state == READY)
+    if (t->state == READY && snapshot_files_unchanged(&t->files)) {
+        if (t->used_ns - t->touched_ns >= TEMPLATE_TOUCH_S * NS_PER_S) {
+            snapshot_touch(all->store, t->name);
+            t->touched_ns = t->used_ns;
+        }
         return &t->files;
+    }
+    if (t->state == READY)  // somebody was at its files: they are checked again
+        unload(t);
     if (t->state == FAILED && t->used_ns >= t->retry_ns && !is_busy(t))
         t->state = WANTED;
     if (t->state == WANTED) {
@@ -570,6 +598,16 @@ const struct snapshot_files *vm_template_get(struct vm_templates *all, const str
         build_next(all);
     }
     return NULL;
+}
+
+void vm_template_refused(struct vm_templates *all, const char *name, const char *reason)
+{
+    struct vm_template *t = find(all, name);
+    if (t == NULL || t->state != READY)
+        return;
+    log_error("template_snapshot_refused", log_str("snapshot", t->name), log_str("reason", reason));
+    unload(t);
+    t->refused = true;
 }
 
 void vm_templates_forget(struct vm_templates *all, uint32_t template_slot)
