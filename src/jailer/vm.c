@@ -72,7 +72,10 @@ static int order_machine(const struct vm_plan *plan, const struct jail_start *wh
     order->ram_mib = vm_ram_mib(what->memory_mib);
     order->disk_mib = vm_disk_mib((uint64_t)image.st_size, what->disk_mib);
     order->volume_mib = plan->volume_mib;
-    return vm_cmdline(what, plan->volume >= 0, order->cmdline, sizeof order->cmdline);
+    order->clone = plan->clone;
+    order->waits = plan->waits;
+    order->working_set = plan->working_set >= 0;
+    return plan->clone ? 0 : vm_cmdline(what, plan->volume >= 0, order->cmdline, sizeof order->cmdline);
 }
 
 int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
@@ -95,8 +98,11 @@ int vm_send_order(const struct host *host, int line, const struct vm_plan *plan,
         [VM_FD_PROGRAM] = host->vmm_fd,
         [VM_FD_KVM] = kvm,
         [VM_FD_LOG] = plan->log >= 0 ? plan->log : nothing,
-        [VM_FD_KERNEL] = plan->kernel,
-        [VM_FD_INITRAMFS] = plan->initramfs,
+        // A place nobody uses holds nothing.
+        [VM_FD_BEGIN] = plan->clone ? plan->state : plan->kernel,
+        [VM_FD_BEGIN_TOO] = plan->clone ? plan->memory : plan->initramfs,
+        [VM_FD_LAYER] = plan->clone ? plan->layer : nothing,
+        [VM_FD_WORKING_SET] = plan->working_set >= 0 ? plan->working_set : nothing,
         [VM_FD_DISK] = plan->image,
         [VM_FD_DELTA] = delta,
         [VM_FD_CONTROL] = plan->control,

@@ -24,11 +24,28 @@ struct vm_plan {
     int image;  // the template's rootfs.ext4
     int kernel, initramfs;
     int control, vsock, vsock_out;
-    int volume;  // the session's, or -1
+    int volume;  // the session's, or -1; never a clone's
     uint64_t volume_mib;
+    // A clone has these instead of a kernel and an initramfs; the last may be -1.
+    bool clone, waits;
+    int state, memory, layer, working_set;
     bool probe;  // none of the above: only say whether this host's KVM can do it
     int log;     // of a probe
 };
+
+#define VM_PLAN_INIT                                                                                                           \
+    ((struct vm_plan){.image = -1,                                                                                             \
+                      .kernel = -1,                                                                                            \
+                      .initramfs = -1,                                                                                         \
+                      .control = -1,                                                                                           \
+                      .vsock = -1,                                                                                             \
+                      .vsock_out = -1,                                                                                         \
+                      .volume = -1,                                                                                            \
+                      .state = -1,                                                                                             \
+                      .memory = -1,                                                                                            \
+                      .layer = -1,                                                                                             \
+                      .working_set = -1,                                                                                       \
+                      .log = -1})
 
 // A machine's memory for a sandbox that may use `memory_mib`.
 uint64_t vm_ram_mib(uint64_t memory_mib);

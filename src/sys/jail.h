@@ -28,8 +28,8 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 4,
-    JAIL_FDS_MAX = 3,           // descriptors with one request
+    JAIL_PROTOCOL_VERSION = 5,
+    JAIL_FDS_MAX = 7,           // descriptors with one request
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
     JAIL_DISK_MIB_S_MAX = 1000000,
@@ -69,6 +69,9 @@ enum jail_op {
     JAIL_OP_KERNEL,         // what machines boot from here on; two descriptors, likewise root's: vmlinux and initramfs
     JAIL_OP_START_VM,  // start a machine; three descriptors: the monitor's ends of its control channel (SOCK_SEQPACKET), of
                        // vsock for connections to it (a listening SOCK_STREAM) and from it (SOCK_SEQPACKET)
+    JAIL_OP_CLONE_VM,  // start a machine from a snapshot of one of this shape; six descriptors: those of START_VM, and of the
+                       // snapshot state, memory and disk layer (files); a seventh: its working set.  It has no volume:
+                       // no snapshot is of a machine with one
     JAIL_OP_EXITED,    // event, jailer to engine: a sandbox and all its traces are gone
     JAIL_OP_END_,
 };
@@ -82,7 +85,8 @@ struct jail_start {
     uint32_t disk_mib_s;                   // of the disk and of the volume, each, in each direction; 0: no limit
     uint32_t disk_iops;                    // likewise
     char hostname[JAIL_HOSTNAME_MAX + 1];  // [a-z0-9-], NUL-terminated
-    uint32_t reserved;                     // 0; no byte of a request may be padding, which is compared, too
+    uint32_t waits;  // CLONE_VM: 1, it is built and waits to be claimed; else 0.  No byte of a request may be padding, which is
+                     // compared, too
 };
 
 struct jail_volume {

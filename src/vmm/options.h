@@ -12,7 +12,10 @@ struct options {
     bool probe;
     int kvm;
     // -1: not given.
-    int control, kernel, initramfs, disk, delta, vsock, vsock_out, net, volume;
+    int control, kernel, initramfs, disk, layer, delta, vsock, vsock_out, net, volume;
+    int state, memory, working_set;  // of a snapshot
+    int proc;
+    bool waits;
     uint64_t disk_mib;  // 0: as large as the base
     uint64_t memory_mib;
     unsigned vcpus;

@@ -145,8 +145,9 @@ static int probe(void *self, driver_done_fn *done, void *arg)
     return ask_about(self, JAIL_OP_PROBE, 0, done, arg);
 }
 
-static int template_attach(void *self, int rootfs, driver_done_fn *done, void *arg)
+static int template_attach(void *self, int rootfs, const uint8_t *digest, driver_done_fn *done, void *arg)
 {
+    (void)digest;
     struct jail_request request = {.op = JAIL_OP_MOUNT};
     return ask(self, &request, rootfs, done, arg);
 }
@@ -244,7 +245,8 @@ static void leave(struct container *c, uint32_t slot, struct driver_exit *how)
     c->sandbox[slot] = (struct container_sandbox){0};
     if (gone.on_gone != NULL)
         gone.on_gone(gone.gone_arg, how);
-    c->exited(gone.owner, how);
+    if (!gone.internal)
+        c->exited(gone.owner, how);
 }
 
 static void on_exited(void *arg, const struct jail_reply *reply)

@@ -28,6 +28,7 @@ struct container_sandbox {
     void *owner;
     void (*on_gone)(void *arg, struct driver_exit *how);  // may fill in the reason
     void *gone_arg;
+    bool internal;  // a driver's own (`owner` is not NULL all the same): only on_gone is told
 };
 int container_start_with(struct container *c, struct jail_request *request, const int *fds, size_t count,
                          const struct container_sandbox *sandbox, driver_done_fn *done, void *arg);
