@@ -113,7 +113,7 @@ void check_disk_speed(json_t *checks)
         add_check(checks, "disk speed", "ok", "v1 blkio: disk_mib_s and disk_iops limit direct and synchronous use only", NULL);
     else
         add_check(checks, "disk speed", "warn",
-                  "without the cgroup controllers io and blkio: disk_mib_s and disk_iops do nothing",
+                  "without the cgroup controllers io and blkio: disk_mib_s and disk_iops do nothing on the container tier",
                   "boot with the controller io, and give it to the service (Delegate=yes)");
 }
 

@@ -72,6 +72,8 @@ static int order_machine(const struct vm_plan *plan, const struct jail_start *wh
     order->ram_mib = vm_ram_mib(what->memory_mib);
     order->disk_mib = vm_disk_mib((uint64_t)image.st_size, what->disk_mib);
     order->volume_mib = plan->volume_mib;
+    order->disk_mib_s = what->disk_mib_s;
+    order->disk_iops = what->disk_iops;
     return vm_cmdline(what, plan->volume >= 0, order->cmdline, sizeof order->cmdline);
 }
 

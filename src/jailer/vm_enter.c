@@ -21,7 +21,7 @@
 extern int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
 extern int umount2(const char *target, int flags);
 
-enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 32 };
+enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 40 };
 
 static const char *const step_texts[VM_STEPS] = {
     [VM_CGROUPS] = "entering the cgroups",       [VM_LINE] = "letting go of the jailer's descriptors",
@@ -157,6 +157,10 @@ static int exec_monitor(struct entry *e)
         put(argv, numbers, &n, "--memory-mib", e->order.ram_mib);
         put(argv, numbers, &n, "--vcpus", e->order.vcpus);
         put(argv, numbers, &n, "--disk-mib", e->order.disk_mib);
+        if (e->order.disk_mib_s > 0)
+            put(argv, numbers, &n, "--disk-mib-s", e->order.disk_mib_s);
+        if (e->order.disk_iops > 0)
+            put(argv, numbers, &n, "--disk-iops", e->order.disk_iops);
         argv[n++] = (char *)"--cmdline";
         argv[n++] = e->order.cmdline;
     }

@@ -13,7 +13,8 @@ struct options {
     int kvm;
     // -1: not given.
     int control, kernel, initramfs, disk, delta, vsock, vsock_out, net, volume;
-    uint64_t disk_mib;  // 0: as large as the base
+    uint64_t disk_mib;               // 0: as large as the base
+    uint64_t disk_mib_s, disk_iops;  // of the disk and of the volume, each; 0: no limit
     uint64_t memory_mib;
     unsigned vcpus;
     const char *cmdline;

@@ -18,6 +18,7 @@ struct disk {
     uint64_t bytes;
     uint64_t *present;  // a bit for each block of the delta; NULL: a plain disk, all of which is there
     uint64_t present_blocks;
+    struct disk_moved moved;
     bool waits_always;  // the files cannot be read with RWF_NOWAIT
     // The delta can no longer be trusted to hold what was written: every flush fails with this.
     int lost;
@@ -226,6 +227,11 @@ uint64_t disk_delta_bytes(const struct disk *disk)
     return disk->present == NULL ? disk->bytes : disk->present_blocks * DISK_BLOCK;
 }
 
+struct disk_moved disk_moved(const struct disk *disk)
+{
+    return disk->moved;
+}
+
 bool disk_has(const struct disk *disk, uint64_t offset, uint64_t n)
 {
     return offset % DISK_SECTOR == 0 && n % DISK_SECTOR == 0 && offset <= disk->bytes && n <= disk->bytes - offset;
@@ -293,6 +299,7 @@ static int read_fully(struct disk *d, int fd, uint64_t offset, struct iovec *iov
             return n < 0 ? -errno : -EIO;
         offset += (uint64_t)n;
         *done += (uint64_t)n;
+        d->moved.read += fd == d->delta ? (uint64_t)n : 0;
         drop_front(&iov, &count, (size_t)n);
     }
     return 0;
@@ -348,16 +355,17 @@ int disk_read(struct disk *disk, uint64_t offset, const struct iovec *iov, size_
 
 // ---- writing ----
 
-static int write_fully(int fd, uint64_t offset, struct iovec *iov, size_t count, uint64_t *done)
+static int write_fully(struct disk *d, uint64_t offset, struct iovec *iov, size_t count, uint64_t *done)
 {
     while (count > 0) {
-        ssize_t n = pwritev(fd, iov, (int)count, (off_t)offset);
+        ssize_t n = pwritev(d->delta, iov, (int)count, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             return n < 0 ? -errno : -EIO;
         offset += (uint64_t)n;
         *done += (uint64_t)n;
+        d->moved.written += (uint64_t)n;
         drop_front(&iov, &count, (size_t)n);
     }
     return 0;
@@ -379,7 +387,7 @@ static void settle_write(struct disk *d, uint64_t block, uint64_t end, uint64_t 
 static int write_blocks(struct disk *d, uint64_t block, uint64_t blocks, struct iovec *iov, size_t count)
 {
     uint64_t done = 0;
-    int r = write_fully(d->delta, block * DISK_BLOCK, iov, count, &done);
+    int r = write_fully(d, block * DISK_BLOCK, iov, count, &done);
     settle_write(d, block, block + blocks, done);
     return r;
 }
@@ -389,7 +397,7 @@ static int write_part(struct disk *d, uint64_t offset, uint64_t n, struct iovec 
 {
     uint64_t block = offset / DISK_BLOCK, done = 0;
     if (is_present(d, block))
-        return write_fully(d->delta, offset, iov, count, &done);
+        return write_fully(d, offset, iov, count, &done);
     uint8_t bytes[DISK_BLOCK];
     struct iovec whole = {.iov_base = bytes, .iov_len = sizeof bytes};
     int r = read_base(d, block * DISK_BLOCK, sizeof bytes, &whole, 1, false, &done);

@@ -41,6 +41,12 @@ bool disk_read_only(const struct disk *disk);
 // Bytes of the delta in use; of a plain disk, all.
 uint64_t disk_delta_bytes(const struct disk *disk);
 
+// Bytes that were ever read from and written to the delta, or the plain file; what is read from the base is not among them.
+struct disk_moved {
+    uint64_t read, written;
+};
+struct disk_moved disk_moved(const struct disk *disk);
+
 // Whether [offset, offset + n) is inside the disk and in whole sectors.
 bool disk_has(const struct disk *disk, uint64_t offset, uint64_t n);
 
