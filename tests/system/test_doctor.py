@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 """Hosts whose KVM is not there, not for us, not KVM, or not good enough: sandbox-cli doctor says which, and a create that asks for
 the vm tier is refused with the same reason and gets nothing weaker.  TAP.
+
+    test_doctor.py [CASE]...
 """
 import glob
 import json
 import os
 import subprocess
+import sys
 
 import vm_rig
 from own_system import BUILD, Refused, System, need, run_cases, work_folder
@@ -105,5 +108,5 @@ def nested_paging_as_the_module_has_it():
     return "nested paging is on" if on else "nested paging is off"
 
 
-run_cases([no_kvm, no_permission, another_device_of_that_name, a_kvm_that_cannot_run_a_stock_kernel,
-           nested_paging_as_the_module_has_it], WORK, lambda: systems)
+CASES = [no_kvm, no_permission, another_device_of_that_name, a_kvm_that_cannot_run_a_stock_kernel, nested_paging_as_the_module_has_it]
+run_cases([case for case in CASES if case.__name__ in sys.argv[1:]] if sys.argv[1:] else CASES, WORK, lambda: systems)
