@@ -3,9 +3,9 @@
 // Actors: this process calls the host once, when all is ready: that is the control line.  Only the host (CID 2) can connect
 // here, and only its connections are taken; the agent in the sandbox, at the other end of
 // a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
-// packet for the agent and the other way round; a connection is handed to the agent as one operation's line.
-// States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or the
-// agent itself ends, or one of them breaks the framing.  serving -> (Prepare went through) prepared: the end of the control
+// packet for the agent and the other way round; a connection is handed to the agent as one operation's line, or reported as
+// ended. States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or
+// the agent itself ends, or one of them breaks the framing.  serving -> (Prepare went through) prepared: the end of the control
 // connection now means that this is a clone; the host is called again -> nameless: the first command must be Identity ->
 // serving. A connection is waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S;
 // beyond that they are closed.
@@ -190,6 +190,18 @@ static int call(struct door *d)
     return r;
 }
 
+// What the agent never got, it cannot tell the end of.
+static void report_ended(struct door *d, uint64_t id)
+{
+    Sandbox__Agent__StreamEnded ended = SANDBOX__AGENT__STREAM_ENDED__INIT;
+    ended.id = id;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED;
+    report.stream_ended = &ended;
+    if (stream_send(d->control, &report) < 0)
+        end(d, "the host does not take reports");
+}
+
 static void hand_over(struct door *d, uint64_t id, int fd)
 {
     Sandbox__Agent__OpenStream open_stream = SANDBOX__AGENT__OPEN_STREAM__INIT;
@@ -203,7 +215,8 @@ static void hand_over(struct door *d, uint64_t id, int fd)
         return;
     sandbox__agent__command__pack(&command, packed);
     // An agent that does not read loses the line, which its host sees closed.
-    fdpass_send(d->agent, packed, n, &fd, 1);
+    if (fdpass_send(d->agent, packed, n, &fd, 1) < 0)
+        report_ended(d, id);
 }
 
 static void stop_waiting(struct waiting *w)

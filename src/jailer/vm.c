@@ -75,6 +75,8 @@ static int order_machine(const struct vm_plan *plan, const struct jail_start *wh
     order->clone = plan->clone;
     order->waits = plan->waits;
     order->working_set = plan->working_set >= 0;
+    order->disk_mib_s = what->disk_mib_s;
+    order->disk_iops = what->disk_iops;
     return plan->clone ? 0 : vm_cmdline(what, plan->volume >= 0, order->cmdline, sizeof order->cmdline);
 }
 

@@ -188,6 +188,10 @@ static int exec_monitor(struct entry *e)
         put(argv, numbers, &n, "--memory-mib", e->order.ram_mib);
         put(argv, numbers, &n, "--vcpus", e->order.vcpus);
         put(argv, numbers, &n, "--disk-mib", e->order.disk_mib);
+        if (e->order.disk_mib_s > 0)
+            put(argv, numbers, &n, "--disk-mib-s", e->order.disk_mib_s);
+        if (e->order.disk_iops > 0)
+            put(argv, numbers, &n, "--disk-iops", e->order.disk_iops);
         if (e->order.waits)
             argv[n++] = (char *)"--wait";
         if (!e->order.clone) {

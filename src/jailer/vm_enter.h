@@ -51,6 +51,8 @@ struct vm_order {
     uint64_t ram_mib;
     uint64_t disk_mib;
     uint64_t volume_mib;  // 0: there is none
+    // Of the disk and of the volume, each; 0: no limit.
+    uint32_t disk_mib_s, disk_iops;
     char cmdline[VMM_CMDLINE_MAX + 1];
 };
 

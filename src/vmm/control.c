@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -240,13 +241,33 @@ static void on_channel(void *arg, uint32_t events)
         loop_stop(c->config.loop, 0);
 }
 
+// What the guest wrote last says why it switched itself off or crashed: behind the reason, as much as there is room for.
+static void add_last_words(struct machine *machine, char *detail, size_t room)
+{
+    enum { TAIL_BYTES = 512 };
+    char tail[TAIL_BYTES];
+    uint64_t total;
+    size_t end = machine_console(machine, tail, sizeof tail, &total), n = strnlen(detail, room);
+    while (end > 0 && (tail[end - 1] == '\n' || tail[end - 1] == '\r' || tail[end - 1] == ' '))
+        end--;
+    size_t start = end;
+    while (start > 0 && tail[start - 1] != '\n')
+        start--;
+    if (end > start)
+        snprintf(detail + n, room - n, "; its console ends with: %.*s", (int)(end - start), tail + start);
+}
+
 static void on_ended(void *arg, uint32_t events)
 {
     struct control *c = arg;
     struct processors_end end;
     processors_ended(machine_processors(c->config.machine), &end);
     struct vmm_message m = {.op = VMM_OP_ENDED, .reason = end.reason};
-    set_detail(&m, end.detail);
+    char detail[VMM_DETAIL_MAX];
+    snprintf(detail, sizeof detail, "%s", end.detail);
+    if (end.reason != VMM_REASON_ASKED)
+        add_last_words(c->config.machine, detail, sizeof detail);
+    set_detail(&m, detail);
     say(c->config.channel, &m);
     loop_stop(c->config.loop, 0);
 }

@@ -52,6 +52,12 @@ static void add(struct devices *d, struct virtio_mmio *mmio)
         device->notify_fd[i] = virtio_mmio_notify_fd(mmio, i);
 }
 
+static void limit_speed(struct block_config *block, const struct options *o)
+{
+    block->bytes_per_s = o->disk_mib_s * MIB;
+    block->ops_per_s = o->disk_iops;
+}
+
 static int make_block(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
 {
     const struct disk_config disk = {
@@ -59,7 +65,8 @@ static int make_block(struct devices *d, struct loop *loop, const struct guest_m
     int r = disk_open(&disk, &d->disk);
     if (r < 0)
         return r;
-    const struct block_config block = {.disk = d->disk, .id = "sandbox"};
+    struct block_config block = {.disk = d->disk, .id = "sandbox"};
+    limit_speed(&block, o);
     r = block_new(loop, memory, &block, &d->block);
     if (r == 0)
         add(d, block_mmio(d->block));
@@ -72,7 +79,8 @@ static int make_volume(struct devices *d, struct loop *loop, const struct guest_
     int r = disk_open(&disk, &d->volume);
     if (r < 0)
         return r;
-    const struct block_config block = {.disk = d->volume, .id = "volume"};
+    struct block_config block = {.disk = d->volume, .id = "volume"};
+    limit_speed(&block, o);
     r = block_new(loop, memory, &block, &d->volume_block);
     if (r == 0)
         add(d, block_mmio(d->volume_block));

@@ -1,6 +1,7 @@
 #include "vmm/options.h"
 
 #include "base/num.h"
+#include "sys/jail.h"
 #include "wire/vmm.h"
 
 #include <fcntl.h>
@@ -36,6 +37,8 @@ static const char help[] =
     "  --layer FD        a file, what a snapshot's disk differs from the base by; read only\n"
     "  --delta FD        a file, what the guest changes of it; without it the disk is read-only\n"
     "  --disk-mib N      the disk's size, if it is larger than the base\n"
+    "  --disk-mib-s N    MiB a second, read and written each, from each disk at most\n"
+    "  --disk-iops N     likewise requests a second\n"
     "  --volume FD       a file, a second disk that the guest reads and writes as it is; not with --state\n"
     "  --vsock FD        a listening Unix socket: each connection is one to a port of the guest\n"
     "  --vsock-out FD    a SOCK_SEQPACKET socket that gets the guest's own connections\n"
@@ -60,6 +63,8 @@ enum {
     OPT_LAYER,
     OPT_DELTA,
     OPT_DISK_MIB,
+    OPT_DISK_MIB_S,
+    OPT_DISK_IOPS,
     OPT_VOLUME,
     OPT_STATE,
     OPT_MEMORY_FILE,
@@ -93,6 +98,8 @@ static const struct option long_options[] = {
     {"wait", no_argument, NULL, OPT_WAIT},
     {"proc", required_argument, NULL, OPT_PROC},
     {"disk-mib", required_argument, NULL, OPT_DISK_MIB},
+    {"disk-mib-s", required_argument, NULL, OPT_DISK_MIB_S},
+    {"disk-iops", required_argument, NULL, OPT_DISK_IOPS},
     {"volume", required_argument, NULL, OPT_VOLUME},
     {"vsock", required_argument, NULL, OPT_VSOCK},
     {"vsock-out", required_argument, NULL, OPT_VSOCK_OUT},
@@ -235,6 +242,10 @@ static int take(int option, struct options *o)
         return take_fd_option("delta", FD_FILE_WRITABLE, &o->delta);
     case OPT_DISK_MIB:
         return take_number("disk-mib", 1, UINT64_C(1) << (VMM_DISK_BYTES_MAX_LOG2 - 20), &o->disk_mib);
+    case OPT_DISK_MIB_S:
+        return take_number("disk-mib-s", 1, JAIL_DISK_MIB_S_MAX, &o->disk_mib_s);
+    case OPT_DISK_IOPS:
+        return take_number("disk-iops", 1, JAIL_DISK_IOPS_MAX, &o->disk_iops);
     case OPT_VOLUME:
         return take_fd_option("volume", FD_FILE_WRITABLE, &o->volume);
     case OPT_VSOCK:

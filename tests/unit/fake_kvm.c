@@ -64,7 +64,9 @@ static int answer_system(struct fake_kvm *f, unsigned long request, void *data)
     case KVM_GET_API_VERSION:
         return f->api_version;
     case KVM_CHECK_EXTENSION:
-        if (number == KVM_CAP_SMALLER_MAXPHYADDR || (int)number == f->missing)
+        if (number == KVM_CAP_SMALLER_MAXPHYADDR)
+            return f->shadows;
+        if ((int)number == f->missing)
             return 0;
         return number == KVM_CAP_XSAVE2 ? f->xsave2 : number == KVM_CAP_MAX_VCPUS ? FAKE_VCPUS_MAX : 1;
     case KVM_GET_VCPU_MMAP_SIZE:

@@ -26,6 +26,7 @@ struct fake_kvm {
     int fail_with;   // negative errno
     int missing;     // a capability this KVM does not have, or -1
     int api_version;
+    bool shadows;    // guests' page tables: nested paging is off
     int msrs_taken;  // what KVM_SET_MSRS answers, or -1 for all
     // What vCPUs hold, for snapshots: state that KVM_GET_* gives is filled with these bytes.
     uint8_t fill;

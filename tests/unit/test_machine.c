@@ -191,7 +191,8 @@ static void order_and_look(enum kind kind)
     struct stage s;
     set(&s);
     struct vm_plan plan = plan_of(&s, kind);
-    const struct jail_start what = {.vcpus = 3, .memory_mib = 200, .disk_mib = 64, .pids_max = 9, .hostname = "sbx-1"};
+    const struct jail_start what = {
+        .vcpus = 3, .memory_mib = 200, .disk_mib = 64, .pids_max = 9, .disk_mib_s = 7, .disk_iops = 70, .hostname = "sbx-1"};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
     static struct vm_order order;
@@ -202,6 +203,8 @@ static void order_and_look(enum kind kind)
     assert_int_equal(order.probe, 0);
     assert_int_equal(order.volume_mib, plan.volume_mib);
     assert_int_equal(order.vcpus, 3);
+    assert_int_equal(order.disk_mib_s, 7);
+    assert_int_equal(order.disk_iops, 70);
     assert_int_equal(order.ram_mib, vm_ram_mib(200));
     assert_int_equal(order.disk_mib, vm_disk_mib((VM_FD_DISK + 1) << 20, 64));
     assert_true(order.clone == plan.clone && order.waits == plan.waits && order.working_set == plan.clone);

@@ -34,6 +34,8 @@ struct rig {
     int result;
 };
 
+static const char *written = "abc";
+
 static int run_until_kicked(struct fake_kvm *fake, int fd, struct kvm_run *run)
 {
     if (__atomic_load_n(&run->immediate_exit, __ATOMIC_SEQ_CST))
@@ -48,7 +50,7 @@ static int run_until_kicked(struct fake_kvm *fake, int fd, struct kvm_run *run)
     run->io.size = 1;
     run->io.count = 3;
     run->io.data_offset = 4096;
-    memcpy((uint8_t *)run + 4096, "abc", 3);
+    memcpy((uint8_t *)run + 4096, written, 3);
     sched_yield();
     return 0;
 }
@@ -338,6 +340,34 @@ static void a_fault_is_the_end(void **state)
     stop(&rig);
 }
 
+// Two processors write at once, in any order.  Whatever a guest writes last, the engine gets it as text, and no more than it
+// has room for.
+static void the_consoles_end_is_told(void **state)
+{
+    static const struct {
+        const char *written, *told;
+    } cases[] = {{"aaa", "; its console ends with: aaaaaa"},
+                 {"a\n\n", "; its console ends with: a"},
+                 {"\n\r\n", NULL},
+                 {"\x1b\x7f\xff", "; its console ends with: ???"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        static struct rig rig;
+        written = cases[i].written;
+        start(&rig);
+        assert_int_equal(next(&rig).op, VMM_OP_STARTED);
+        while (answer(&rig, VMM_OP_CONSOLE, 0).console_len < VMM_CONSOLE_MAX)
+            ;
+        __atomic_store_n(&faults, true, __ATOMIC_SEQ_CST);
+        struct vmm_message m = next(&rig);
+        assert_int_equal(m.op, VMM_OP_ENDED);
+        const char *told = strstr(m.detail, "; its console");
+        if (cases[i].told == NULL ? told != NULL : told == NULL || strncmp(told, cases[i].told, strlen(cases[i].told)) != 0)
+            fail_msg("%zu: %s", i, m.detail);
+        stop(&rig);
+    }
+    written = "abc";
+}
+
 static void nonsense_and_silence_end_it(void **state)
 {
     static struct rig rig;
@@ -384,6 +414,7 @@ int main(void)
         cmocka_unit_test(requests_are_answered),
         cmocka_unit_test(as_many_as_agreed_may_wait),
         cmocka_unit_test(a_fault_is_the_end),
+        cmocka_unit_test(the_consoles_end_is_told),
         cmocka_unit_test(nonsense_and_silence_end_it),
         cmocka_unit_test(a_failure_is_said_plainly),
         cmocka_unit_test(snapshots_are_written_while_paused),

@@ -21,6 +21,7 @@ struct disk {
     uint64_t *in_layer;     // a bit for each of them
     uint64_t *present;      // a bit for each block of the delta; NULL: a plain disk, all of which is there
     uint64_t present_blocks;
+    struct disk_moved moved;
     bool waits_always;  // the files cannot be read with RWF_NOWAIT
     // The delta can no longer be trusted to hold what was written: every flush fails with this.
     int lost;
@@ -272,6 +273,11 @@ uint64_t disk_delta_bytes(const struct disk *disk)
     return disk->present == NULL ? disk->bytes : disk->present_blocks * DISK_BLOCK;
 }
 
+struct disk_moved disk_moved(const struct disk *disk)
+{
+    return disk->moved;
+}
+
 bool disk_has(const struct disk *disk, uint64_t offset, uint64_t n)
 {
     return offset % DISK_SECTOR == 0 && n % DISK_SECTOR == 0 && offset <= disk->bytes && n <= disk->bytes - offset;
@@ -339,6 +345,7 @@ static int read_fully(struct disk *d, int fd, uint64_t offset, struct iovec *iov
             return n < 0 ? -errno : -EIO;
         offset += (uint64_t)n;
         *done += (uint64_t)n;
+        d->moved.read += fd == d->delta ? (uint64_t)n : 0;
         drop_front(&iov, &count, (size_t)n);
     }
     return 0;
@@ -417,6 +424,14 @@ static int write_fully(int fd, uint64_t offset, struct iovec *iov, size_t count,
     return 0;
 }
 
+static int write_delta(struct disk *d, uint64_t offset, struct iovec *iov, size_t count, uint64_t *done)
+{
+    uint64_t before = *done;
+    int r = write_fully(d->delta, offset, iov, count, done);
+    d->moved.written += *done - before;
+    return r;
+}
+
 // A write of blocks [block, end) stopped after `done` bytes.  What is whole is in the delta; the rest must not look as if it
 // were, now or when the delta is opened again.
 static void settle_write(struct disk *d, uint64_t block, uint64_t end, uint64_t done)
@@ -433,7 +448,7 @@ static void settle_write(struct disk *d, uint64_t block, uint64_t end, uint64_t 
 static int write_blocks(struct disk *d, uint64_t block, uint64_t blocks, struct iovec *iov, size_t count)
 {
     uint64_t done = 0;
-    int r = write_fully(d->delta, block * DISK_BLOCK, iov, count, &done);
+    int r = write_delta(d, block * DISK_BLOCK, iov, count, &done);
     settle_write(d, block, block + blocks, done);
     return r;
 }
@@ -443,7 +458,7 @@ static int write_part(struct disk *d, uint64_t offset, uint64_t n, struct iovec 
 {
     uint64_t block = offset / DISK_BLOCK, done = 0;
     if (is_present(d, block))
-        return write_fully(d->delta, offset, iov, count, &done);
+        return write_delta(d, offset, iov, count, &done);
     uint8_t bytes[DISK_BLOCK];
     struct iovec whole = {.iov_base = bytes, .iov_len = sizeof bytes};
     struct iovec used_up = whole;

@@ -47,6 +47,12 @@ uint64_t disk_delta_bytes(const struct disk *disk);
 // negative errno.
 int disk_copy_delta(struct disk *disk, int fd);
 
+// Bytes that were ever read from and written to the delta, or the plain file; what is read from the base is not among them.
+struct disk_moved {
+    uint64_t read, written;
+};
+struct disk_moved disk_moved(const struct disk *disk);
+
 // Whether [offset, offset + n) is inside the disk and in whole sectors.
 bool disk_has(const struct disk *disk, uint64_t offset, uint64_t n);
 
