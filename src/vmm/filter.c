@@ -182,7 +182,10 @@ int filter_compile(enum filter_kind kind, struct sock_fprog *ret_program)
     scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_KILL_PROCESS);
     if (ctx == NULL)
         return -ENOMEM;
-    int r = add_rules(ctx, kind);
+    // By default, calls of another table would end their thread only.
+    int r = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+    if (r == 0)
+        r = add_rules(ctx, kind);
     if (r == 0)
         r = export_program(ctx, ret_program);
     seccomp_release(ctx);
