@@ -21,7 +21,7 @@
 extern int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
 extern int umount2(const char *target, int flags);
 
-enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 40 };
+enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 48 };
 
 static const char *const step_texts[VM_STEPS] = {
     [VM_CGROUPS] = "entering the cgroups",       [VM_LINE] = "letting go of the jailer's descriptors",
@@ -167,6 +167,7 @@ static int exec_monitor(struct entry *e)
         "--control",
         "--vsock",
         "--vsock-out",
+        e->order.net ? "--net" : NULL,
         "--volume",
     };
     char *argv[ARGS_MAX + 2] = {(char *)"sandbox-vmm"};
@@ -177,12 +178,11 @@ static int exec_monitor(struct entry *e)
         argv[n++] = (char *)"--probe";
     } else {
         unsigned given = (unsigned)vm_order_fds(&e->order) - VM_FD_BEGIN;
-        for (unsigned i = 0; i < given; i++) {
+        for (unsigned i = 0; i < given; i++)
             if (options[i] != NULL)
                 put(argv, numbers, &n, options[i], ENTER_FIRST_KEPT + 1 + i);
             else
                 close((int)(ENTER_FIRST_KEPT + 1 + i));
-        }
         put(argv, numbers, &n, "--proc", ENTER_FIRST_KEPT + 1 + given);
         put(argv, numbers, &n, "--vsock-port", AGENT_VSOCK_PORT);
         put(argv, numbers, &n, "--memory-mib", e->order.ram_mib);

@@ -39,6 +39,7 @@ enum {
     VM_FD_CONTROL,
     VM_FD_VSOCK,
     VM_FD_VSOCK_OUT,
+    VM_FD_NET,  // a tap, if there is one
     VM_FD_VOLUME,
     VM_FDS,
 };
@@ -47,7 +48,7 @@ struct vm_order {
     uint32_t probe;
     uint32_t vcpus;
     uint32_t clone, waits, working_set;
-    uint32_t reserved;
+    uint32_t net;
     uint64_t ram_mib;
     uint64_t disk_mib;
     uint64_t volume_mib;  // 0: there is none
