@@ -453,7 +453,7 @@ static void one_that_no_machine_comes_of_is_made_anew(void **state)
     RIG_AWAIT(rig->play.clones == 1);
     atomic_store(&rig->play.kill_slot, 1);
     rig_expect_error(fd, 1, SANDBOX_ERR_GUEST_UNAVAILABLE, "");
-    assert_int_equal(logged(rig, REFUSED), 1);
+    RIG_AWAIT(logged(rig, REFUSED) == 1);
     atomic_store(&rig->play.end_reason, 0);
     atomic_store(&rig->play.hold_boots, false);
     make_template(rig, fd, SMALL);
