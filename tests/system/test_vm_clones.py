@@ -21,8 +21,17 @@ ASK = ("cat /proc/sys/kernel/random/boot_id; hostname; cat /etc/machine-id; head
 NAMES = ("boot id", "host name", "machine id", "random bytes", "uuid")
 
 
-def start():
-    return subprocess.Popen([CLI, "run", "--template", TEMPLATE, "--memory", "128", "--exec", ASK], stdin=subprocess.DEVNULL,
+# What must be the same in each: every file of the image, its modes and owners, and what the machine shows of its host.
+STATE = ("find / -xdev -type f ! -path '/proc/*' ! -path '/sys/*' ! -path '/workspace/*' ! -path /etc/hostname ! -path /etc/hosts "
+         "! -path /etc/machine-id | sort | while read f; do stat -c '%n %a %u %g %s' \"$f\"; sha256sum <\"$f\"; done | sha256sum; "
+         "ls -A /workspace /tmp /root | sha256sum; uname -rv; grep -m 4 -e 'model name' -e stepping -e flags -e family /proc/cpuinfo | "
+         "sha256sum; id; env | cut -d= -f1 | sort | tr '\\n' ' '")
+MARK = "head -c 65536 /dev/zero | tr '\\0' x >/root/mark; echo mine >/tmp/mark; ls /root /tmp"
+YEAR_S = 365 * 86400
+
+
+def start(script=ASK):
+    return subprocess.Popen([CLI, "run", "--template", TEMPLATE, "--memory", "128", "--exec", script], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -52,9 +61,43 @@ def wait_for_template(count):
 
 
 def the_first_boots():
+    global booted
     how, said = finish(start())
     assert how == "cold" and len(said) == 6, (how, said)
     wait_for_template(1)
+    how, booted = finish(start(STATE))
+    assert how == "restored", how
+
+
+def each_starts_in_the_same_state():
+    """Whatever others did before; and in the state that a boot gives."""
+    how, said = finish(start(MARK))
+    assert how == "restored" and said.count("mark") == 2, (how, said)
+    states = [said for how, said in (finish(process) for process in [start(STATE) for _ in range(3)])]
+    assert all(state == booted for state in states), (booted, states)
+    # Of another shape, which boots.
+    cold = subprocess.run([CLI, "run", "--template", TEMPLATE, "--memory", "130", "--exec", STATE], capture_output=True, text=True,
+                          check=True, timeout=DEADLINE_S)
+    lines = [line.strip() for line in (cold.stdout + cold.stderr).splitlines() if line and not line.startswith("{")]
+    assert '"start":"cold"' in cold.stdout + cold.stderr and lines == booted, (booted, lines)
+    wait_for_template(2)
+
+
+def a_template_of_last_year_s_has_today_s_time():
+    if not os.path.isdir("/run/emulated-host"):
+        return "left out: the clock is this host's own"
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + YEAR_S)
+    try:
+        before = time.time()
+        how, said = finish(start("date +%s; cut -d. -f1 /proc/uptime"))
+        after = time.time()
+        assert how == "restored", how
+        assert before - 2 <= int(said[0]) <= after, (before, said, after)
+        # What a program measures with went on where it stood: no timer of a year's fires.
+        assert int(said[1]) < YEAR_S // 100, said
+    finally:
+        time.clock_settime(time.CLOCK_REALTIME, time.time() - YEAR_S)
+    return None
 
 
 def clones_share_nothing_of_their_own():
@@ -70,7 +113,9 @@ def clones_share_nothing_of_their_own():
         assert before - 2 <= int(said[5]) <= after, (before, said[5], after)
 
 
-CASES = [the_first_boots, clones_share_nothing_of_their_own]
+CASES = [the_first_boots, clones_share_nothing_of_their_own, each_starts_in_the_same_state,
+         a_template_of_last_year_s_has_today_s_time]
+booted = None  # what STATE says in a clone that nothing was before
 
 
 def main():
@@ -84,8 +129,8 @@ def main():
     for number, case in enumerate(CASES, 1):
         name = case.__name__.replace("_", " ")
         try:
-            case()
-            print(f"ok {number} - {name}", flush=True)
+            said = case()
+            print(f"ok {number} - {name}" + (f"\n# {said}" if said else ""), flush=True)
         except Exception:  # a failed case says so and the next one runs
             failed += 1
             print(f"not ok {number} - {name}")
