@@ -36,13 +36,12 @@ struct cgroup_limits vm_limits(const struct jail_start *what)
 
 int vm_cmdline(const struct jail_start *what, bool volume, char *text, size_t room)
 {
-    int n =
-        snprintf(text, room,
-                 "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check i8042.noaux i8042.nomux i8042.nopnp "
-                 "i8042.dumbkbd cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
-                 "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s",
-                 (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
-                 (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "");
+    int n = snprintf(text, room,
+                     "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check "
+                     "cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
+                     "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s",
+                     (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
+                     (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "");
     return n >= 0 && (size_t)n < room ? 0 : -E2BIG;
 }
 
