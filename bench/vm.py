@@ -91,6 +91,16 @@ def kernel_exits(guest):
     return None
 
 
+def resident_mib(guest):
+    with open(f"/proc/{guest.pid}/smaps_rollup", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Rss:")) / 1024
+
+
+def add(values, value):
+    if value is not None:
+        values.append(value)
+
+
 def monitor_exits(guest):
     """Returns of KVM_RUN to the monitor."""
     stats = guest.vm.ask(vm_rig.STATS).stats
@@ -135,6 +145,8 @@ def measure(guest, options, row):
     guest.configure()
     true(guest)
     row["boot_s"].append(time.monotonic() - guest.begun)
+    add(row["boot_exits"], kernel_exits(guest))
+    row["resident_mib"].append(resident_mib(guest))
     measure_execs(guest, options, row)
     measure_rates(guest, options, row)
 
@@ -144,7 +156,9 @@ TABLE = [("called_s", "monitor's start to init's call", "ms", False), ("boot_s",
          ("exec_s", "exec of true, round trip", "ms", False), ("block_write", "block, written direct and synced", "MiB/s", True),
          ("block_read", "block, read direct, 1 MiB each", "MiB/s", True),
          ("block_small", "block, read direct, 4 KiB each", "MiB/s", True),
-         ("vsock", "vsock, command's output", "MiB/s", True), ("exits", "exits per exec, all", "", False),
+         ("vsock", "vsock, command's output", "MiB/s", True),
+         ("resident_mib", "monitor's memory at the first reply", "MiB", False),
+         ("boot_exits", "exits until the first reply", "", False), ("exits", "exits per exec, all", "", False),
          ("monitor_exits", "exits per exec, to the monitor", "", False)]
 
 

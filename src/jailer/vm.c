@@ -50,13 +50,12 @@ int vm_cmdline(const struct jail_start *what, bool volume, const struct guest_li
 {
     char word[LINE_WORD_ROOM];
     line_word(line, word);
-    int n =
-        snprintf(text, room,
-                 "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check i8042.noaux i8042.nomux i8042.nopnp "
-                 "i8042.dumbkbd cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
-                 "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s%s",
-                 (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
-                 (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "", word);
+    int n = snprintf(text, room,
+                     "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check "
+                     "cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
+                     "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s%s",
+                     (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
+                     (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "", word);
     return n >= 0 && (size_t)n < room ? 0 : -E2BIG;
 }
 

@@ -60,6 +60,16 @@ def console_shows_the_shape(kernel):
         ends(vm, "asked")
 
 
+def no_device_is_waited_for(kernel):
+    # A driver that polls for something that never comes does it thousands of times.  Each byte of the console takes a look or two.
+    for words in ("vm_test=stay", "vm_test=stay i8042.nopnp i8042.dumbkbd"):
+        with kernel.boot(extra=words) as vm:
+            vm.console_until("@end")
+            stats = vm.ask(STATS).stats
+            assert stats["exits_pio"] < 4 * stats["console_bytes"] + 1000, f"{words}: {stats}"
+            assert stats["exits_mmio"] < 1000, f"{words}: {stats}"
+
+
 def four_processors_and_reset(kernel):
     with kernel.boot(mib=512, vcpus=4, extra="vm_test=stay") as vm:
         seen(vm.console_until("@end"), 4, 380, 512)
@@ -175,7 +185,7 @@ def no_kernel_is_said(kernel):
         equal(vm.wait(), 1, "exit code")
 
 
-CASES = [one_processor_and_power_off, console_shows_the_shape, four_processors_and_reset, five_gib, smallest, triple_fault,
+CASES = [one_processor_and_power_off, console_shows_the_shape, no_device_is_waited_for, four_processors_and_reset, five_gib, smallest, triple_fault,
          panic_is_a_reset, pause_stands_still, a_lost_engine_ends_it, nonsense_ends_it, resize_without_a_disk,
          devices_work_behind_the_filters, no_kernel_is_said]
 

@@ -12,8 +12,8 @@ from own_system import BUILD, field, fields
 
 PORT = 1024  # AGENT_VSOCK_PORT
 MEMORY_MIB, DISK_MIB, RAM_MIB = 128, 256, 260  # what the jailer makes of 128 MiB: src/jailer/vm.h
-CMDLINE = ("console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check i8042.noaux i8042.nomux i8042.nopnp "
-           "i8042.dumbkbd cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
+CMDLINE = ("console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check "
+           "cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
            f"-- --vm --memory-mib={MEMORY_MIB} --disk-mib={DISK_MIB} --pids=256 --vcpus=1 --hostname=guest")
 PATIENCE_S = 20 * float(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 STDOUT_FRAME, EXIT_FRAME, ERROR_FRAME = 16, 18, 21

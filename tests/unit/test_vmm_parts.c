@@ -233,7 +233,7 @@ static void only_the_right_values_end_a_guest(void **state)
         }
         uint8_t byte = 0x77;
         assert_true(bus_read(&ports, registers[i].port, &byte, 1));
-        assert_int_equal(byte, 0);
+        assert_int_equal(byte, registers[i].port == 0x64);  // a keyboard controller that always has something to be read
     }
     // A wide write reaches the registers in turn.
     const uint32_t both = 0xfe0034;
