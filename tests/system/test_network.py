@@ -421,7 +421,7 @@ def a_flood_fills_nothing_of_the_hosts():
         mine = sum(1 for s in begun if not isinstance(s, int) and not rig.unanswered(s))
         return len(begun), mine, made.there("ss", "-Htan", "state", "established").count("\n")
     sent, mine, waiting = sandbox.inside(flood, sandbox.host)
-    need(0 < waiting <= 2 * 257 and mine >= waiting, f"{waiting} connections wait to be accepted, {mine} of {sent} answered")
+    need(0 < waiting <= 2 * 129 and mine >= waiting, f"{waiting} connections wait to be accepted, {mine} of {sent} answered")
     other.inside(rig.connect, other.host)
     accept(other.proxy, other.guest, (other.host, PORT))
     tables = made.there("sh", "-c", "cat /proc/sys/net/netfilter/nf_conntrack_count 2>/dev/null || echo 0").split()
