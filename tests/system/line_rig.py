@@ -106,12 +106,12 @@ class Sandbox:
 class Jail:
     count = 0
 
-    def __init__(self, folder, pool="169.254.0.0/16", instance=None, prefix=()):
+    def __init__(self, folder, pool="169.254.0.0/16", instance=None, prefix=(), template=TEMPLATE):
         Jail.count += 1
         self.folder = folder
         self.instance = instance or f"l{os.getpid()}-{Jail.count}"
         self.uid = 53000 + os.getpid() % 1000 * 8 + Jail.count % 8
-        self.pool, self.prefix = pool, prefix
+        self.pool, self.prefix, self.image = pool, prefix, template
         self.process = self.channel = self.keeper = None
         self.last_id, self.exited, self.template = 0, {}, None
 
@@ -144,7 +144,7 @@ class Jail:
     def send(self, op, slot=0, fds=(), line=0, how=None):
         self.last_id += 1
         starts = op in (START, START_VM)
-        start = [self.template, 1, 64, 32, 64, 0, 0, b"sbx-t", 0] if starts else [0, 0, 0, 0, 0, 0, 0, b"", 0]
+        start = [self.template, 1, 128, 32, 64, 0, 0, b"sbx-t", 0] if starts else [0, 0, 0, 0, 0, 0, 0, b"", 0]
         port, synthetic, prefix = how or (0, "0.0.0.0", 0)
         request = REQUEST.pack(op, self.last_id, slot, 0, *start, b"", 0, 0, 0, line, port, socket.inet_aton(synthetic), prefix,
                                b"")
@@ -186,7 +186,7 @@ class Jail:
         return answer.slot
 
     def mount(self, op=MOUNT):
-        self.template = self.hand(op, os.path.join(os.environ["SANDBOX_TEMPLATES"], TEMPLATE, "rootfs.ext4"))
+        self.template = self.hand(op, os.path.join(os.environ["SANDBOX_TEMPLATES"], self.image, "rootfs.ext4"))
 
     def network(self, port=PORT, synthetic=SYNTHETIC, prefix=15):
         return self.call(NETWORK, how=(port, synthetic, prefix))
