@@ -29,8 +29,9 @@ static int check(const Sandbox__Agent__Configure *m, struct err *e)
         return err_set(e, -EINVAL, "machine_id must be 32 lower-case hexadecimal digits.");
     if (m->hostname.len > HOSTNAME_MAX || !only(&m->hostname, "abcdefghijklmnopqrstuvwxyz0123456789-"))
         return err_set(e, -EINVAL, "The host name must be at most 63 of a-z, 0-9 and \"-\".");
-    if (m->n_env > ENV_VARS_MAX)
-        return err_set(e, -EINVAL, "There are %zu environment entries; at most %d are possible.", m->n_env, ENV_VARS_MAX);
+    if (m->n_env > ENV_VARS_MAX + ENV_ENGINE_MAX)
+        return err_set(e, -EINVAL, "There are %zu environment entries; at most %d are possible.", m->n_env,
+                       ENV_VARS_MAX + ENV_ENGINE_MAX);
     for (size_t i = 0; i < m->n_env; i++)
         if (env_entry_check(&m->env[i], e) < 0)
             return -EINVAL;

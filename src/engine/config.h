@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "wire/host_policy.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,6 +62,10 @@ struct config {
     uint64_t disk_mib_s;
     uint64_t disk_iops;
 
+    struct host_policy allowed_services;     // what a sandbox may reach whose create does not say
+    struct host_policy egress_ceiling;       // what a create may ask for; config_finish fills it in
+    char broker_socket[CONFIG_NAME_MAX + 1];  // as `socket`; "": there is no broker, and no network
+
     uint64_t volume_mib;
     uint64_t workspace_max_ttl_s;
     uint64_t max_volumes_per_uid;
@@ -87,7 +92,8 @@ int config_load(struct config *config, const char *path, struct err *err);
 int config_environment(struct config *config, struct err *err);
 // One "KEY=VALUE" of the command line; the same errors.
 int config_set(struct config *config, const char *assignment, struct err *err);
-// What needs several settings or the machine: fills in the maxima that are 0 and checks settings against each other.
+// What needs several settings or the machine: fills in the maxima that are 0 and an empty ceiling (what allowed_services says;
+// where that is empty, too, everything), and checks settings against each other.
 int config_finish(struct config *config, struct err *err);
 
 // Whether a peer of this uid may connect.

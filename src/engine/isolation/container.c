@@ -64,6 +64,7 @@ static void on_reply(void *arg, const struct jail_reply *reply)
         .handle = reply->slot,
         .control = -1,
         .dial = -1,
+        .network = NETWORK_INIT,
         .stats = {.memory_bytes = reply->stats.memory_bytes,
                   .page_faults = reply->stats.page_faults,
                   .oom_kills = reply->stats.oom_kills},
