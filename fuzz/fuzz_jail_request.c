@@ -58,6 +58,26 @@ static void check_volume(const struct jail_request *q)
     need(q->volume.mib == 0);
 }
 
+static void check_network(const struct jail_request *q)
+{
+    const struct jail_network *n = &q->network;
+    need(is_zero(n->reserved, sizeof n->reserved));
+    if (q->op == JAIL_OP_NETWORK) {
+        need(n->line == 0 && n->port >= JAIL_PORT_MIN);
+        if (n->synthetic_prefix == 0)
+            need(is_zero(n->synthetic, sizeof n->synthetic));
+        else
+            need(n->synthetic_prefix >= JAIL_SYNTHETIC_PREFIX_MIN && n->synthetic_prefix <= JAIL_SYNTHETIC_PREFIX_MAX &&
+                 n->synthetic[0] > 0 && n->synthetic[0] < 224 && n->synthetic[0] != 127 && n->synthetic[3] == 0);
+        return;
+    }
+    need(n->port == 0 && n->synthetic_prefix == 0 && is_zero(n->synthetic, sizeof n->synthetic));
+    if (q->op != JAIL_OP_START && q->op != JAIL_OP_START_VM)
+        need(n->line == 0);
+    need((n->line & ~(uint32_t)JAIL_LINE_ALL_) == 0);
+    need((n->line & JAIL_LINE_TRANSPARENT) == 0 || (n->line & JAIL_LINE_PROXY) != 0);
+}
+
 // As the comments of enum jail_op have it.
 static size_t descriptors(uint32_t op)
 {
@@ -93,5 +113,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else
         need(is_zero(&q.start, sizeof q.start));
     check_volume(&q);
+    check_network(&q);
     return 0;
 }

@@ -324,6 +324,20 @@ static int do_volume_list(struct server *s, const struct jail_request *q, int *f
     return 0;
 }
 
+// What lines are like; takes two numbers and a range, which jail_check has passed.
+static int do_network(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)s, (void)q, (void)fds;
+    snprintf(a->detail, sizeof a->detail, "this jailer has no pool of addresses");
+    return -ENETDOWN;
+}
+
+static int do_dial(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds, (void)a;
+    return find(s, q->slot) == NULL ? -ENOENT : -ENETDOWN;
+}
+
 typedef int operation_fn(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a);
 
 static operation_fn *const operations[JAIL_OP_END_] = {
@@ -343,6 +357,8 @@ static operation_fn *const operations[JAIL_OP_END_] = {
     [JAIL_OP_IMAGE] = do_image,
     [JAIL_OP_KERNEL] = do_kernel,
     [JAIL_OP_START_VM] = do_start_vm,
+    [JAIL_OP_NETWORK] = do_network,
+    [JAIL_OP_DIAL] = do_dial,
 };
 
 // ---- the channel ----

@@ -54,8 +54,9 @@ static bool occupy(struct container *c, const struct jail_reply *reply, const st
     return true;
 }
 
-static void on_reply(void *arg, const struct jail_reply *reply)
+static void on_reply(void *arg, const struct jail_reply *reply, int *fds)
 {
+    (void)fds;
     struct call *call = arg;
     struct container *c = call->container;
     struct driver_answer answer = {
@@ -248,8 +249,9 @@ static void leave(struct container *c, uint32_t slot, struct driver_exit *how)
     c->exited(gone.owner, how);
 }
 
-static void on_exited(void *arg, const struct jail_reply *reply)
+static void on_exited(void *arg, const struct jail_reply *reply, int *fds)
 {
+    (void)fds;
     struct container *c = arg;
     if (reply->slot >= JAIL_SANDBOXES_MAX || c->sandbox[reply->slot].owner == NULL) {
         log_warn("jailer_unknown_exit", log_u64("slot", reply->slot));
@@ -287,8 +289,9 @@ struct container *container_free(struct container *c)
         return NULL;
     c->jail = jail_client_free(c->jail);  // no call succeeds any more
     static const struct jail_reply canceled = {.error = -ECANCELED, .detail = "the engine ends"};
+    int none[JAIL_REPLY_FDS_MAX] = {-1, -1, -1, -1};
     while (c->calls != NULL)
-        on_reply(c->calls, &canceled);
+        on_reply(c->calls, &canceled, none);
     for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
         if (c->sandbox[i].owner != NULL)
             leave(c, i, &(struct driver_exit){.by_signal = true, .status = SIGKILL});
