@@ -128,7 +128,8 @@ static void lose(struct broker_line *line, const char *why, int error)
     line->state = LINE_DOWN;
     if (was_up) {
         line->losses++;
-        log_warn("broker_lost", log_str("reason", why), log_errno(error), log_u64("sandboxes", line->count[BROKER_MEMBER_SERVED]));
+        log_warn("broker_lost", log_str("reason", why), log_errno(error),
+                 log_u64("sandboxes", line->count[BROKER_MEMBER_SERVED]));
         line->patient_until_ns = now + BROKER_PATIENCE_MS * NS_PER_MS;
         timer_set(line->loop, &line->patience, line->patient_until_ns);
         if (now - line->up_since_ns > BROKER_RETRY_MAX_MS * NS_PER_MS)
@@ -228,7 +229,8 @@ static void on_added(struct broker_line *line, struct broker_member *m, const st
 {
     if (reply->error < 0) {
         line->refusals++;
-        log_error("broker_refused", log_u64("sandbox_id", m->sandbox_id), log_errno(reply->error), log_str("detail", reply->detail));
+        log_error("broker_refused", log_u64("sandbox_id", m->sandbox_id), log_errno(reply->error),
+                  log_str("detail", reply->detail));
     }
     if (m->leave && reply->error < 0)
         tell_removed(line, m);
@@ -252,7 +254,8 @@ static void on_added(struct broker_line *line, struct broker_member *m, const st
 static void on_removed(struct broker_line *line, struct broker_member *m, const struct broker_reply *reply)
 {
     if (reply->error < 0)
-        log_error("broker_refused", log_u64("sandbox_id", m->sandbox_id), log_errno(reply->error), log_str("detail", reply->detail));
+        log_error("broker_refused", log_u64("sandbox_id", m->sandbox_id), log_errno(reply->error),
+                  log_str("detail", reply->detail));
     tell_removed(line, m);
 }
 

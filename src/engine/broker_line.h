@@ -1,11 +1,12 @@
 // The engine's line to sandbox-broker (wire/broker.h): which sandboxes it serves.
 //
-// Actors.  The engine dials, asks and waits; the broker answers.  The broker is not trusted with the engine's life: an answer is
-// read into a struct of fixed size, and one that is malformed, out of order or for something that was not asked ends the line,
-// with an error in the log, as if the broker had died.
+// Actors.  The engine dials, asks and waits; the broker answers.  The broker is not trusted with the engine's life: an answer
+// is read into a struct of fixed size, and one that is malformed, out of order or for something that was not asked ends the
+// line, with an error in the log, as if the broker had died.
 //
-// States of the line: down -> (connected) -> greeting -> (HELLO answered) -> up -> (lost) -> down.  While it is down it is dialled
-// again, after RETRY_MIN_MS at first, at most RETRY_MAX_MS.  A broker that has not answered for ANSWER_MS is taken for dead.
+// States of the line: down -> (connected) -> greeting -> (HELLO answered) -> up -> (lost) -> down.  While it is down it is
+// dialled again, after RETRY_MIN_MS at first, at most RETRY_MAX_MS.  A broker that has not answered for ANSWER_MS is taken for
+// dead.
 //
 // States of a sandbox here:
 //
@@ -18,8 +19,8 @@
 // waiting or leaving is a list of the sandboxes themselves: nothing is queued beside them.  At most IN_FLIGHT_MAX requests are
 // unanswered at a time; a socket that takes no more is waited for.
 //
-// An add waits for a line that is down only as long as that may be a restart of the broker's: PATIENCE_MS from when it was lost,
-// or from the engine's start.  After that it fails at once: who asks for a network gets it, or an error.
+// An add waits for a line that is down only as long as that may be a restart of the broker's: PATIENCE_MS from when it was
+// lost, or from the engine's start.  After that it fails at once: who asks for a network gets it, or an error.
 //
 // When a line is lost, its broker forgets all its sandboxes (wire/broker.h): so a removal is done then.
 #ifndef ENGINE_BROKER_LINE_H
@@ -54,22 +55,23 @@ enum broker_member_state {
     BROKER_MEMBER_STATES,
 };
 
-// One sandbox's place here; memory of its owner, who fills in the first part before broker_line_add and keeps all of it, and what
-// it points to, until `removed`.
+// One sandbox's place here; memory of its owner, who fills in the first part before broker_line_add and keeps all of it, and
+// what it points to, until `removed`.
 struct broker_member {
     uint32_t sandbox_id;
     const struct egress *egress;
     const struct network *network;
     const char *token;  // BROKER_TOKEN_DIGITS of them
-    // The answer to the add: 0 or a negative errno with a sentence part, valid during the call.  Once, unless it is removed first.
+    // The answer to the add: 0 or a negative errno with a sentence part, valid during the call.  Once, unless it is removed
+    // first.
     void (*added)(void *arg, int error, const char *detail);
     void (*removed)(void *arg);  // the broker serves it no longer; once for each broker_line_remove
     void *arg;
 
     TAILQ_ENTRY(broker_member) link;  // in the list of its state
     enum broker_member_state state;
-    bool unanswered;  // `added` is due
-    bool leave;       // remove it as soon as its ADD is answered
+    bool unanswered;   // `added` is due
+    bool leave;        // remove it as soon as its ADD is answered
     uint32_t request;  // id of the request in flight
 };
 
@@ -79,7 +81,8 @@ struct broker_line_facts {
     uint64_t connects, losses, refusals;
 };
 
-// Begins to dial.  `path`: absolute, or a name in `run_dir`; "" for no broker at all.  It outlives the line.  0 or a negative errno.
+// Begins to dial.  `path`: absolute, or a name in `run_dir`; "" for no broker at all.  It outlives the line.  0 or a negative
+// errno.
 int broker_line_new(struct loop *loop, int run_dir, const char *path, struct broker_line **ret_line);
 // The last thing but freeing: hangs up, for good.  Whoever is being removed is told that it is; what is removed from here on is
 // removed at once.

@@ -10,6 +10,7 @@
 #include "wire/ini.h"
 #include "wire/spec.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -131,6 +132,28 @@ static int read_policy(const struct option *option, const char *text, void *slot
     return 0;
 }
 
+// "A.B.C.D/BITS" with no bits behind the prefix, or nothing.
+static int read_range(const struct option *option, const char *text, void *slot)
+{
+    struct address_range range = {.bits = 0};
+    char address[16];
+    uint64_t bits = 0;
+    size_t n = strcspn(text, "/");
+    if (text[0] != '\0') {
+        if (n >= sizeof address || text[n] == '\0' || parse_u64(text + n + 1, option->least, option->most, &bits) < 0)
+            return -EINVAL;
+        memcpy(address, text, n);
+        address[n] = '\0';
+        uint32_t number;
+        if (inet_pton(AF_INET, address, &number) != 1 || number == 0 || (ntohl(number) & (UINT32_MAX >> bits)) != 0)
+            return -EINVAL;
+        memcpy(range.first, &number, sizeof range.first);
+        range.bits = (uint8_t)bits;
+    }
+    memcpy(slot, &range, sizeof range);
+    return 0;
+}
+
 // One number of a pool setting, up to `end`; *at goes past it.  0 or -EINVAL.
 static int read_part(const char **at, char end, uint64_t least, uint64_t most, uint64_t *ret_value)
 {
@@ -241,6 +264,10 @@ static const struct option options[] = {
           "what a create may ask to reach; empty: allowed_services, or where that is empty, all that is public"),
     OTHER(broker_socket, read_socket, 0, 0, "/run/sandbox-broker/control.sock",
           "a name without '/', an absolute path, or nothing", "where sandbox-broker listens; empty: no sandbox has a network"),
+    NUMBER(broker_port, JAIL_PORT_MIN, JAIL_PORT_MAX, "8080", "port of the broker at the host's end of a sandbox's line"),
+    OTHER(synthetic_range, read_range, JAIL_SYNTHETIC_PREFIX_MIN, JAIL_SYNTHETIC_PREFIX_MAX, "198.18.0.0/16",
+          "ADDRESS/BITS, 8 to 24 bits and none behind them, or nothing",
+          "addresses that stand for names in transparent sandboxes; empty: no sandbox is transparent"),
     NUMBER(volume_mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX, "1024", "size of a session's /workspace"),
     NUMBER(workspace_max_ttl_s, 1, 10 * 365 * 86400, "2592000",
            "longest life of a session's volume, with all renewals (also SANDBOX_WORKSPACE_MAX_TTL)"),
@@ -410,6 +437,8 @@ static int check_egress(struct config *config, struct err *err)
     struct host_policy *ceiling = &config->egress_ceiling;
     const struct host_policy *standing = &config->allowed_services;
     unsigned index;
+    if (standing->n > 0 && config->broker_socket[0] == '\0')
+        return err_set(err, -EINVAL, "allowed_services is set, but nothing can be reached without a broker (broker_socket)");
     if (ceiling->n == 0 && standing->n > 0)
         *ceiling = *standing;
     if (ceiling->n == 0)

@@ -37,6 +37,11 @@ struct pool_settings {
     struct pool_setting setting[POOL_SETTINGS_MAX];
 };
 
+struct address_range {
+    uint8_t first[4];  // network order
+    uint8_t bits;      // of its prefix; 0: there is none
+};
+
 // Numbers are 64 bits wide whatever their bounds, so that the table can hold them all alike.
 struct config {
     char socket[CONFIG_NAME_MAX + 1];          // absolute, or a name in the run directory
@@ -62,9 +67,11 @@ struct config {
     uint64_t disk_mib_s;
     uint64_t disk_iops;
 
-    struct host_policy allowed_services;     // what a sandbox may reach whose create does not say
-    struct host_policy egress_ceiling;       // what a create may ask for; config_finish fills it in
+    struct host_policy allowed_services;      // what a sandbox may reach whose create does not say
+    struct host_policy egress_ceiling;        // what a create may ask for; config_finish fills it in
     char broker_socket[CONFIG_NAME_MAX + 1];  // as `socket`; "": there is no broker, and no network
+    uint64_t broker_port;                     // at the host's end of each sandbox's line
+    struct address_range synthetic_range;
 
     uint64_t volume_mib;
     uint64_t workspace_max_ttl_s;

@@ -19,11 +19,26 @@ int egress_choose(const struct config *config, const Sandbox__CreateRequest *mes
         egress = malloc(sizeof *egress + chosen.n * sizeof chosen.rule[0]);
         if (egress == NULL)
             return err_set(err, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+        egress->refs = 1;
         egress->n = chosen.n;
         memcpy(egress->rule, chosen.rule, chosen.n * sizeof chosen.rule[0]);
     }
     *ret_egress = egress;
     return 0;
+}
+
+struct egress *egress_ref(struct egress *egress)
+{
+    if (egress != NULL)
+        egress->refs++;
+    return egress;
+}
+
+struct egress *egress_unref(struct egress *egress)
+{
+    if (egress != NULL && --egress->refs == 0)
+        free(egress);
+    return NULL;
 }
 
 enum network_kind egress_network(const struct egress *egress, const Sandbox__CreateRequest *message)

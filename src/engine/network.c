@@ -13,14 +13,20 @@
 
 enum {
     VARIABLES = 10,
-    VARIABLE_MAX = 128,   // of each, its NUL included
+    VARIABLE_MAX = 128,    // of each, its NUL included
     PREFIX_BITS_MAX = 30,  // two ends, and room for them
-    VARIABLES_MAX = 832,  // all of them in a message
-    ENVELOPE_MAX = 96,    // the rest of a Configure command
+    VARIABLES_MAX = 832,   // all of them in a message
+    ENVELOPE_MAX = 96,     // the rest of a Configure command
 };
 
 _Static_assert((int)VARIABLES <= (int)ENV_ENGINE_MAX, "the agent takes them");
 _Static_assert((int)SPEC_ENV_TOTAL_MAX + VARIABLES_MAX + ENVELOPE_MAX <= AGENT_CONTROL_MAX, "they fit beside a create's");
+
+const char *network_name(enum network_kind kind)
+{
+    static const char *const names[] = {"none", "proxy", "transparent"};
+    return names[kind];
+}
 
 unsigned network_fds(enum network_kind kind)
 {
@@ -55,9 +61,9 @@ bool network_valid(const struct network *n, enum network_kind wanted)
 
 // ---- variables ----
 
-static void address_text(const uint8_t address[4], char text[16])
+static void address_text(const uint8_t address[4], char text[NETWORK_ADDRESS_ROOM])
 {
-    snprintf(text, 16, "%u.%u.%u.%u", address[0], address[1], address[2], address[3]);
+    snprintf(text, NETWORK_ADDRESS_ROOM, "%u.%u.%u.%u", address[0], address[1], address[2], address[3]);
 }
 
 static bool has(const Sandbox__CreateRequest *message, const char *variable)
@@ -72,7 +78,7 @@ static bool has(const Sandbox__CreateRequest *message, const char *variable)
 static void write_variables(const struct network *n, const char *token, char text[VARIABLES][VARIABLE_MAX])
 {
     static const char *const proxies[] = {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"};
-    char host[16], guest[16], mask[16];
+    char host[NETWORK_ADDRESS_ROOM], guest[NETWORK_ADDRESS_ROOM], mask[NETWORK_ADDRESS_ROOM];
     uint32_t bits = htonl(UINT32_MAX << (32 - n->prefix_bits));
     unsigned count = 0;
     address_text(n->host, host);
@@ -117,6 +123,14 @@ void variables_free(struct variables *v)
     free(v->all);
     free(v->own);
     *v = (struct variables){0};
+}
+
+ProtobufCBinaryData network_resolver(const struct network *n, char text[NETWORK_ADDRESS_ROOM])
+{
+    if (n->kind != NETWORK_TRANSPARENT)
+        return (ProtobufCBinaryData){.len = 0};
+    address_text(n->host, text);
+    return (ProtobufCBinaryData){.len = strlen(text), .data = (uint8_t *)text};
 }
 
 // ---- reports ----

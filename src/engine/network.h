@@ -1,7 +1,7 @@
 // A sandbox's line out, as the driver made it and as the sandbox is told of it (spec 000, "What a guest is given").
 //
-// What it may reach is not here (egress.h): a warm sandbox has a network before anybody knows what for, and until the broker has
-// been told of it, nothing accepts on it.
+// What it may reach is not here (egress.h): a warm sandbox has a network before anybody knows what for, and until the broker
+// has been told of it, nothing accepts on it.
 #ifndef ENGINE_NETWORK_H
 #define ENGINE_NETWORK_H
 
@@ -30,8 +30,12 @@ struct network {
     int fd[BROKER_FDS_MAX];  // enum broker_fd; -1: none
 };
 
-#define NETWORK_INIT {.kind = NETWORK_NONE, .fd = {-1, -1, -1, -1}}
+#define NETWORK_INIT                                                                                                           \
+    {                                                                                                                          \
+        .kind = NETWORK_NONE, .fd = { -1, -1, -1, -1 }                                                                         \
+    }
 
+const char *network_name(enum network_kind kind);  // "none", "proxy", "transparent"
 // How many descriptors one of this kind has.
 unsigned network_fds(enum network_kind kind);
 // Closes the descriptors; the addresses stay.
@@ -52,10 +56,14 @@ struct variables {
 int variables_of(const Sandbox__CreateRequest *message, const struct network *n, const char *token, struct variables *ret);
 void variables_free(struct variables *v);
 
+// For the agent's configuration: the address of the sandbox's resolver, in `text`; nothing where it has none.
+enum { NETWORK_ADDRESS_ROOM = 16 };
+ProtobufCBinaryData network_resolver(const struct network *n, char text[NETWORK_ADDRESS_ROOM]);
+
 // What a client is told: never the token.
 struct network_report {
     Sandbox__Network message;
-    char guest[16], host[16];
+    char guest[NETWORK_ADDRESS_ROOM], host[NETWORK_ADDRESS_ROOM];
     char *text;
     char *entry[EGRESS_ENTRIES_MAX];
     Sandbox__EgressKind kind[EGRESS_ENTRIES_MAX];

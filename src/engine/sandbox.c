@@ -178,7 +178,7 @@ static void free_sandbox(struct sandbox *sb)
     timer_cancel(e->loop, &sb->destroy_deadline);
     TAILQ_REMOVE(&e->sandboxes, sb, all);
     e->sandbox_count--;
-    free(sb->egress);
+    egress_unref(sb->egress);
     explicit_bzero(sb->token, sizeof sb->token);
     free(sb);
     engine_sandbox_gone(e);
@@ -249,7 +249,7 @@ static void on_revoked(void *arg)
 }
 
 // The broker's copies of the listeners are all there is from here on, until it says that it has closed them.
-static void revoke(struct sandbox *sb)
+static void close_network(struct sandbox *sb)
 {
     network_close(&sb->network);
     if (sb->member.arg == NULL)
@@ -270,7 +270,7 @@ void sandbox_close(struct sandbox *sb, const char *why)
     streams_forget(sb);
     powers_fail(sb);
     sb->line = agent_line_free(sb->line);
-    revoke(sb);
+    close_network(sb);
     if (sb->started)
         sb->tier->driver->stop(sb->tier->self, sb->handle);
     become_gone(sb);
@@ -329,7 +329,7 @@ void sandbox_exited(void *sandbox, const struct driver_exit *how)
 
 int sandbox_entitle(struct sandbox *sb, struct egress *egress)
 {
-    sb->egress = egress;
+    sb->egress = egress_ref(egress);
     return random_hex(sb->token, BROKER_TOKEN_DIGITS);
 }
 

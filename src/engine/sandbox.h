@@ -94,7 +94,7 @@ struct sandbox *sandbox_find(struct client *c, uint32_t id);
 // The sandbox `id` of this client if it is running; otherwise answers the request and returns NULL.
 struct sandbox *sandbox_find_running(struct request *r, uint32_t id);
 
-// What its create asked for is its from here on; a session token is made.  Takes over `egress`.  0 or a negative errno.
+// A create's policy is its from here on, with a reference of its own, and a session token.  0 or a negative errno.
 int sandbox_entitle(struct sandbox *sb, struct egress *egress);
 // Has the broker serve it: create_served follows, unless it is closed meanwhile.  -ENOTCONN: there is no broker.
 int sandbox_open_line(struct sandbox *sb);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 static const struct spec_limits limits = {.memory_mib_max = 1024, .disk_mib_max = 2048, .vcpus_max = 4};
+static struct host_policy asked;
 static uint8_t filler[SPEC_ENV_TOTAL_MAX + 1];
 
 static ProtobufCBinaryData bytes(const char *text)
@@ -28,7 +29,7 @@ static Sandbox__CreateRequest good(void)
 static void expect(const Sandbox__CreateRequest *r, int code, const char *text)
 {
     struct err err = {.code = 0};
-    int got = spec_check_create(r, &limits, &err);
+    int got = spec_check_create(r, &limits, &asked, &err);
     if (got != code || strstr(err.text, text) == NULL)
         fail_msg("expected %d with \"%s\", got %d: %s", code, text, got, err.text);
 }

@@ -21,11 +21,11 @@ struct driver_stats {
 
 // The answer to a call; which members mean something depends on the call.
 struct driver_answer {
-    int error;           // 0 or a negative errno
-    const char *detail;  // for the log and the operator; valid during the callback
-    uint32_t handle;     // template_attach: the template; start: the sandbox
-    int control;         // start: where the agent's control line is or will come from (agent_line.h); the callback's now
-    int dial;            // start: likewise, how operation lines are made; -1: through the control line
+    int error;               // 0 or a negative errno
+    const char *detail;      // for the log and the operator; valid during the callback
+    uint32_t handle;         // template_attach: the template; start: the sandbox
+    int control;             // start: where the agent's control line is or will come from (agent_line.h); the callback's now
+    int dial;                // start: likewise, how operation lines are made; -1: through the control line
     struct network network;  // start: what was asked for; its descriptors are the callback's now
     struct driver_stats stats;
     uint32_t volume_count;  // a list of volumes: their ids
@@ -43,7 +43,7 @@ struct driver_start {
     const char *hostname;            // [a-z0-9-]
     const uint8_t *volume;           // 16 bytes: what /workspace is; NULL: part of the disk
     enum network_kind network;
-    void *owner;                     // comes back with `exited`
+    void *owner;  // comes back with `exited`
 };
 
 struct driver_exit {

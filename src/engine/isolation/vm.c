@@ -257,7 +257,7 @@ static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
     return vm;
 }
 
-static int ask_for_start(struct vm *vm, struct jail_request *q, void *owner)
+static int ask_for_start(struct vm *vm, struct jail_request *q, const struct driver_start *what)
 {
     struct vm_driver *d = vm->driver;
     cleanup_fd int control = -1, vsock = -1, vsock_out = -1;
@@ -269,7 +269,8 @@ static int ask_for_start(struct vm *vm, struct jail_request *q, void *owner)
     if (r == 0)
         r = watch_add(d->config.loop, vm->control, EPOLLIN, on_message, vm, &vm->watch);
     const int fds[] = {control, vsock, vsock_out};
-    const struct container_sandbox sandbox = {.owner = owner, .on_gone = on_gone, .gone_arg = vm};
+    const struct container_sandbox sandbox = {
+        .owner = what->owner, .on_gone = on_gone, .gone_arg = vm, .network = what->network};
     return r == 0 ? container_start_with(d->config.jailer, q, fds, 3, &sandbox, on_started, vm) : r;
 }
 
@@ -277,7 +278,7 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
 {
     struct vm_driver *d = self;
     struct jail_request q = {.op = JAIL_OP_START_VM};
-    int r = container_describe(what, &q.start);
+    int r = container_describe(what, &q);
     if (r < 0)
         return r;
     if (what->volume != NULL)
@@ -286,7 +287,7 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     if (vm == NULL)
         return -ENOMEM;
     vm->volume = what->volume != NULL;
-    r = ask_for_start(vm, &q, what->owner);
+    r = ask_for_start(vm, &q, what);
     if (r < 0)
         vm_free(vm);
     return r;
