@@ -14,6 +14,7 @@
 #ifndef AGENT_MACHINE_H
 #define AGENT_MACHINE_H
 
+#include "enter/guest_line.h"
 #include "sys/jail.h"
 
 #include <stdbool.h>
@@ -26,12 +27,13 @@ struct machine_options {
     uint64_t vcpus;
     char hostname[JAIL_HOSTNAME_MAX + 1];
     bool volume;  // /workspace is a disk of its own
+    struct guest_line line;
 };
 
 // Whether the program was started by a kernel for this: the first argument is --vm.
 bool machine_wanted(int argc, char **argv);
-// Reads `--vm --memory-mib=N --disk-mib=N --pids=N --vcpus=N --hostname=NAME`, all of them needed, and `--volume`.  False: one
-// is not good.
+// Reads `--vm --memory-mib=N --disk-mib=N --pids=N --vcpus=N --hostname=NAME`, all of them needed, `--volume`, and
+// `--line=KIND,HOST,GUEST,PREFIX` (JAIL_LINE_*, two addresses, bits).  False: one is not good.
 bool machine_options_parse(int argc, char **argv, struct machine_options *ret_options);
 // Runs the machine, and switches it off at the end.
 void machine_run(int argc, char **argv) __attribute__((noreturn));

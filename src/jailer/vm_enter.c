@@ -142,8 +142,11 @@ static void put(char *argv[], char numbers[][ARG_ROOM], size_t *n, const char *o
 
 static int exec_monitor(struct entry *e)
 {
-    static const char *const options[] = {"--kernel",  "--initramfs", "--disk",      "--delta",
-                                          "--control", "--vsock",     "--vsock-out", "--volume"};
+    // In the order of the descriptors; NULL: what is there is not for this machine.
+    const char *const options[VM_FDS - VM_FD_KERNEL] = {
+        "--kernel", "--initramfs", "--disk", "--delta", "--control", "--vsock", "--vsock-out", e->order.net ? "--net" : NULL,
+        "--volume",
+    };
     char *argv[ARGS_MAX + 2] = {(char *)"sandbox-vmm"};
     char numbers[ARGS_MAX][ARG_ROOM];
     size_t n = 1;
@@ -152,7 +155,10 @@ static int exec_monitor(struct entry *e)
         argv[n++] = (char *)"--probe";
     } else {
         for (unsigned i = 0; VM_FD_KERNEL + i < vm_order_fds(&e->order); i++)
-            put(argv, numbers, &n, options[i], ENTER_FIRST_KEPT + 1 + i);
+            if (options[i] != NULL)
+                put(argv, numbers, &n, options[i], ENTER_FIRST_KEPT + 1 + i);
+            else
+                close((int)(ENTER_FIRST_KEPT + 1 + i));
         put(argv, numbers, &n, "--vsock-port", AGENT_VSOCK_PORT);
         put(argv, numbers, &n, "--memory-mib", e->order.ram_mib);
         put(argv, numbers, &n, "--vcpus", e->order.vcpus);

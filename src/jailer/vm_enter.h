@@ -37,6 +37,7 @@ enum {
     VM_FD_CONTROL,
     VM_FD_VSOCK,
     VM_FD_VSOCK_OUT,
+    VM_FD_NET,  // a tap, if there is one
     VM_FD_VOLUME,
     VM_FDS,
 };
@@ -44,6 +45,8 @@ enum {
 struct vm_order {
     uint32_t probe;
     uint32_t vcpus;
+    uint32_t net;
+    uint32_t reserved;
     uint64_t ram_mib;
     uint64_t disk_mib;
     uint64_t volume_mib;  // 0: there is none

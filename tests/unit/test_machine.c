@@ -24,7 +24,7 @@ static void check_command_line(bool volume)
         .vcpus = JAIL_VCPUS_MAX, .memory_mib = JAIL_MEMORY_MIB_MAX, .disk_mib = JAIL_DISK_MIB_MAX, .pids_max = JAIL_PIDS_MAX};
     memset(what.hostname, 'h', JAIL_HOSTNAME_MAX);
     char text[VMM_CMDLINE_MAX + 1];
-    assert_int_equal(vm_cmdline(&what, volume, text, sizeof text), 0);
+    assert_int_equal(vm_cmdline(&what, volume, &(struct guest_line){.kind = 0}, text, sizeof text), 0);
     char *rest = strstr(text, " -- ");
     assert_non_null(rest);
     rest += 4;
@@ -41,7 +41,7 @@ static void check_command_line(bool volume)
     assert_int_equal(o.vcpus, what.vcpus);
     assert_string_equal(o.hostname, what.hostname);
     assert_true(o.volume == volume);
-    assert_int_equal(vm_cmdline(&what, volume, text, 64), -E2BIG);
+    assert_int_equal(vm_cmdline(&what, volume, &(struct guest_line){.kind = 0}, text, 64), -E2BIG);
 }
 
 static void command_line_comes_through(void **state)
