@@ -28,7 +28,7 @@ void machine_start(struct stage *s, const struct jail_request *q, const int fds[
     fcntl(fds[1], F_SETFL, O_NONBLOCK);
     s->slot[slot].machine = (struct machine){.is = true, .monitor = fds[0], .listener = fds[1], .dial = fds[2]};
     atomic_fetch_add(&s->play->machines, 1);
-    stage_answer_plain(s, q, 0, (uint32_t)slot);
+    stage_answer_start(s, q, (uint32_t)slot);
 }
 
 // A connection to the host; its other end.
