@@ -302,6 +302,8 @@ int network_set_up(struct network *network, const struct jail_network *how, netw
         synthetic.first = synthetic.first << 8 | how->synthetic[i];
     if (n->pool == NULL)
         return refuse(detail, -ENETDOWN, "sandbox-jailer was started without addresses for networks (--network-pool)");
+    if (n->channel < 0)
+        return refuse(detail, -ENETDOWN, "the network helper has ended");
     if (address_ranges_meet(&n->range, &synthetic))
         return refuse(detail, -EINVAL, "the synthetic range and the pool of addresses (--network-pool) overlap");
     if (n->lines > 0)
