@@ -16,7 +16,7 @@ static bool hostname_good(const char *name)
     return n > 0 && n <= JAIL_HOSTNAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
 }
 
-// One field of a list, whose end is at *text afterwards.
+// One field of a list; what follows it is at *text afterwards.
 static bool take_field(const char **text, char *field, size_t room)
 {
     size_t n = strcspn(*text, ",");
@@ -24,7 +24,7 @@ static bool take_field(const char **text, char *field, size_t room)
         return false;
     memcpy(field, *text, n);
     field[n] = '\0';
-    *text += n + ((*text)[n] == ',');
+    *text += n + ((*text)[n] == ',' && (*text)[n + 1] != '\0');
     return true;
 }
 

@@ -127,6 +127,36 @@ static void bad_configures_are_refused(void **state)
     rig_stop(&rig);
 }
 
+static void a_resolver_is_an_address_or_none(void **state)
+{
+    static const char *const bad[] = {"1.2.3",     "1.2.3.256", "::1",       "1.2.3.4\n",        " 1.2.3.4", "1.2.3.4 1.2.3.5",
+                                      "1.2.3.4.5", "0x1.2.3.4", "localhost", "100.100.100.1000", "1..2.3"};
+    struct rig rig;
+    setenv("RIG_MAKE", "ln -s /target etc/resolv.conf; echo kept > target", 1);
+    rig_start(&rig, NULL);
+    unsetenv("RIG_MAKE");
+    Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        c.resolver = bytes_of(bad[i]);
+        Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+        assert_int_equal(report->configured->error_number, EINVAL);
+        assert_non_null(strstr(report->configured->message, "resolver"));
+        pb_free(report);
+    }
+    c.resolver = (ProtobufCBinaryData){8, (uint8_t *)"1.2.3.4"};  // with its NUL
+    Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, EINVAL);
+    pb_free(report);
+    c.resolver = bytes_of("169.254.101.101");
+    report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, 0);
+    pb_free(report);
+    char *out = rig_sh(&rig, "cat /etc/resolv.conf /target");
+    assert_string_equal(out, "nameserver 169.254.101.101\nkept\n");
+    free(out);
+    rig_stop(&rig);
+}
+
 // The template was made by somebody hostile: links where our files go, and an /etc that is none.
 static void odd_images_do_not_lead_us_astray(void **state)
 {
@@ -319,6 +349,7 @@ int main(void)
         cmocka_unit_test(nothing_is_done_before_configure),
         cmocka_unit_test(the_identity_is_written),
         cmocka_unit_test(a_second_configure_is_refused),
+        cmocka_unit_test(a_resolver_is_an_address_or_none),
         cmocka_unit_test(bad_configures_are_refused),
         cmocka_unit_test(odd_images_do_not_lead_us_astray),
         cmocka_unit_test(a_workspace_that_is_a_link_is_refused),

@@ -18,13 +18,13 @@
 #include <unistd.h>
 
 // The command line that the jailer writes is the one that init reads.
-static void check_command_line(bool volume)
+static void check_command_line(bool volume, const struct guest_line *line)
 {
     struct jail_start what = {
         .vcpus = JAIL_VCPUS_MAX, .memory_mib = JAIL_MEMORY_MIB_MAX, .disk_mib = JAIL_DISK_MIB_MAX, .pids_max = JAIL_PIDS_MAX};
     memset(what.hostname, 'h', JAIL_HOSTNAME_MAX);
     char text[VMM_CMDLINE_MAX + 1];
-    assert_int_equal(vm_cmdline(&what, volume, &(struct guest_line){.kind = 0}, text, sizeof text), 0);
+    assert_int_equal(vm_cmdline(&what, volume, line, text, sizeof text), 0);
     char *rest = strstr(text, " -- ");
     assert_non_null(rest);
     rest += 4;
@@ -41,13 +41,18 @@ static void check_command_line(bool volume)
     assert_int_equal(o.vcpus, what.vcpus);
     assert_string_equal(o.hostname, what.hostname);
     assert_true(o.volume == volume);
-    assert_int_equal(vm_cmdline(&what, volume, &(struct guest_line){.kind = 0}, text, 64), -E2BIG);
+    assert_memory_equal(&o.line, line, sizeof o.line);
+    assert_int_equal(vm_cmdline(&what, volume, line, text, 64), -E2BIG);
 }
 
 static void command_line_comes_through(void **state)
 {
-    check_command_line(false);
-    check_command_line(true);
+    const struct guest_line none = {.kind = 0},
+                            some = {.kind = JAIL_LINE_ALL_, .address = {{255, 254, 253, 252}, {251, 250, 249, 248}, 30}};
+    check_command_line(false, &none);
+    check_command_line(true, &none);
+    check_command_line(false, &some);
+    check_command_line(true, &some);
 }
 
 static bool parses(const char *line)
@@ -67,6 +72,22 @@ static void options_are_all_needed_once_and_in_range(void **state)
     assert_true(parses("--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a"));
     static const char *const bad[] = {
         "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1",
+#define ALL_ "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a "
+        ALL_ "--line=",
+        ALL_ "--line=1",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5",
+        ALL_ "--line=0,1.2.3.4,1.2.3.5,30",
+        ALL_ "--line=8,1.2.3.4,1.2.3.5,30",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,33",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,0",
+        ALL_ "--line=1,1.2.3.4,1.2.3.256,30",
+        ALL_ "--line=1,1.2.3.4,1.2.3,30",
+        ALL_ "--line=1,,1.2.3.4,30",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,30,",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,30,1",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,30 --line=1,1.2.3.4,1.2.3.5,30",
+        ALL_ "--line=1,123.123.123.1234,1.2.3.5,30",
+#undef ALL_
         "--memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a",
         "--vm --memory-mib=15 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a",
         "--vm --memory-mib=65537 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a",
@@ -163,7 +184,7 @@ static bool can_order(void)
     return kvm >= 0;
 }
 
-static void order_and_look(bool volume)
+static void order_and_look(bool volume, bool net)
 {
     struct stage s;
     set(&s);
@@ -175,7 +196,9 @@ static void order_and_look(bool volume)
                            .vsock_out = s.part[VM_FD_VSOCK_OUT],
                            .volume = volume ? s.part[VM_FD_VOLUME] : -1,
                            .volume_mib = volume ? 32 : 0,
-                           .log = -1};
+                           .log = -1,
+                           .net = net ? s.part[VM_FD_NET] : -1,
+                           .line = {.kind = net ? JAIL_LINE_PROXY : 0, .address = {{169, 254, 1, 1}, {169, 254, 1, 2}, 30}}};
     const struct jail_start what = {.vcpus = 3, .memory_mib = 200, .disk_mib = 64, .pids_max = 9, .hostname = "sbx-1"};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
@@ -190,8 +213,10 @@ static void order_and_look(bool volume)
     assert_int_equal(order.ram_mib, vm_ram_mib(200));
     assert_int_equal(order.disk_mib, vm_disk_mib((VM_FD_DISK + 1) << 20, 64));
     assert_non_null(strstr(order.cmdline, "--hostname=sbx-1"));
+    assert_int_equal(order.net, net);
+    assert_int_equal(strstr(order.cmdline, " --line=1,169.254.1.1,169.254.1.2,30") != NULL, net);
     for (size_t i = 0; i < count; i++)
-        if (i != VM_FD_KVM && i != VM_FD_LOG && i != VM_FD_DELTA)
+        if (i != VM_FD_KVM && i != VM_FD_LOG && i != VM_FD_DELTA && (i != VM_FD_NET || net))
             assert_true(same_file(fds[i], s.part[i]));
     assert_int_equal(vm_check_kvm(fds[VM_FD_KVM]), 0);
     struct stat delta;
@@ -208,8 +233,10 @@ static void an_order_has_everything_in_its_place(void **state)
 {
     if (!can_order())
         skip();
-    order_and_look(false);
-    order_and_look(true);
+    order_and_look(false, false);
+    order_and_look(true, false);
+    order_and_look(false, true);
+    order_and_look(true, true);
 }
 
 static void the_order_of_a_probe_has_no_machine(void **state)
@@ -218,7 +245,7 @@ static void the_order_of_a_probe_has_no_machine(void **state)
         skip();
     struct stage s;
     set(&s);
-    const struct vm_plan plan = {.probe = true, .log = s.part[VM_FD_LOG]};
+    const struct vm_plan plan = {.probe = true, .log = s.part[VM_FD_LOG], .net = -1};
     const struct jail_start what = {.vcpus = 1};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
