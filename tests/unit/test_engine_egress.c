@@ -404,6 +404,36 @@ static void tokens_are_secret(void **state)
     end();
 }
 
+// The broker is told of a machine as soon as it is started; its agent when that has called.
+static void a_machine_has_one_too(void **state)
+{
+    rig = rig_launch(ARGS("--set", "pool_auto=0"), rig_with_machines);
+    broker = played_broker_start(rig);
+    rig_await_ready(rig);
+    fd = rig_connect(rig);
+    ProtobufCBinaryData entry = bytes("index.example.org");
+    Sandbox__CreateRequest spec = asking(&entry, 1);
+    spec.min_isolation = SANDBOX_ISOLATION_VM;
+    rig->play.hold_boots = true;
+    rig_send_create(fd, 1, &spec);
+    RIG_AWAIT(broker->served == 1);
+    assert_true(rig_silent(fd, 50));
+    rig->play.hold_boots = false;
+    Sandbox__ServerMessage *m = rig_receive(fd);
+    assert_int_equal(m->response_case, SANDBOX__SERVER_MESSAGE__RESPONSE_CREATE);
+    assert_int_equal(m->create->isolation, SANDBOX_ISOLATION_VM);
+    assert_int_equal(rig->play.line, JAIL_LINE_PROXY);
+    assert_int_equal(rig->play.env_vars, 10);
+    char token[BROKER_TOKEN_DIGITS + 1];
+    assert_true(played_broker_serves(broker, m->create->sandbox_id, token));
+    assert_string_equal(token, m->create->session_token);
+    rig_send_simple(fd, RIG_DESTROY, 2, m->create->sandbox_id);
+    pb_free(m);
+    rig_expect(fd, 2, SANDBOX__SERVER_MESSAGE__RESPONSE_DESTROY);
+    assert_int_equal(broker->served, 0);
+    end();
+}
+
 // ---- who cannot have one ----
 
 static void fail_network(struct rig *r)
@@ -544,6 +574,7 @@ int main(void)
         cmocka_unit_test(the_longest_variables_fit),
         cmocka_unit_test(a_transparent_one),
         cmocka_unit_test(tokens_are_secret),
+        cmocka_unit_test(a_machine_has_one_too),
         cmocka_unit_test(without_the_jailers_part),
         cmocka_unit_test(without_a_broker_setting),
         cmocka_unit_test(a_line_that_was_not_asked_for_is_the_jailers_end),

@@ -435,6 +435,7 @@ static int probe(void *self, driver_done_fn *done, void *arg)
 const struct driver vm_driver = {
     .level = SANDBOX_ISOLATION_VM,
     .volumes = true,
+    .network = true,
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
