@@ -49,7 +49,8 @@ static void check_network(json_t *checks, const char *text)
                   "needed only where sandboxes are to reach anything: start sandbox-broker, and see docs/egress.md");
     else if (json_is_object(network))
         add_check(checks, "network", "ok",
-                  json_is_true(json_object_get(network, "broker_up")) ? "sandbox-broker answers" : "sandbox-broker is starting", NULL);
+                  json_is_true(json_object_get(network, "broker_up")) ? "sandbox-broker answers" : "sandbox-broker is starting",
+                  NULL);
     json_decref(object);
 }
 

@@ -51,9 +51,10 @@ static json_t *json_of_network(const sandbox_network_t *network)
 
 void line_created(const sandbox_handle_t *sandbox, const char *template_name, double create_ms)
 {
-    json_t *line = json_pack("{s:s, s:I, s:o, s:s, s:s, s:f}", "event", "created", "sandbox_id", (json_int_t)sandbox_id(sandbox),
-                       "template", json_of_text(template_name), "isolation", sandbox_isolation_name(sandbox_isolation(sandbox)),
-                       "start", sandbox_start_kind(sandbox), "create_ms", rounded(create_ms));
+    json_t *line =
+        json_pack("{s:s, s:I, s:o, s:s, s:s, s:f}", "event", "created", "sandbox_id", (json_int_t)sandbox_id(sandbox),
+                  "template", json_of_text(template_name), "isolation", sandbox_isolation_name(sandbox_isolation(sandbox)),
+                  "start", sandbox_start_kind(sandbox), "create_ms", rounded(create_ms));
     if (sandbox_network(sandbox) != NULL)
         json_object_set_new(line, "network", json_of_network(sandbox_network(sandbox)));
     put_line(line);

@@ -163,14 +163,15 @@ static struct broker_request request;
 
 static int send_request(struct broker_line *line, enum broker_op op, const struct broker_member *m)
 {
-    size_t fds = op == BROKER_OP_ADD ? network_fds(m->network->kind) : 0;
+    const struct network *n = op == BROKER_OP_ADD && m != NULL ? m->network : NULL;
     request.op = op;
     request.id = ++line->last_request;
     request.sandbox_id = m != NULL ? m->sandbox_id : 0;
     request.version = op == BROKER_OP_HELLO ? BROKER_PROTOCOL_VERSION : 0;
-    ssize_t n = fdpass_send(line->fd, &request, sizeof request, fds > 0 ? m->network->fd : NULL, fds);
+    size_t fds = n != NULL ? network_fds(n->kind) : 0;
+    ssize_t sent = fdpass_send(line->fd, &request, sizeof request, n != NULL ? n->fd : NULL, fds);
     explicit_bzero(&request.add, sizeof request.add);
-    return n < 0 ? (int)n : 0;
+    return sent < 0 ? (int)sent : 0;
 }
 
 static int send_add(struct broker_line *line, const struct broker_member *m)

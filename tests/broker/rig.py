@@ -31,7 +31,6 @@ SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 MEMORY = 1 if SLOW == 1 else 8  # instrumented programs need more, and give nothing back at once
 BROKER_UID = 62001
 PROXY_PORT, TRANSPARENT_PORT = 8080, 8081
-CREDENTIAL_PATH = "etc/broker/credentials.conf"  # in the folder of scripts/stack
 SYNTHETIC = "198.18.0.0"
 
 # The internet: names and where they lead.

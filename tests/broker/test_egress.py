@@ -12,7 +12,7 @@ import tempfile
 import time
 
 import rig
-from rig import CREDENTIAL_PATH, eventually, need, same
+from rig import eventually, need, same
 from www import BASE, Www
 
 sys.path.insert(0, os.path.join(rig.ROOT, "tests/system"))
@@ -43,9 +43,8 @@ class System:
 
     def __init__(self, world):
         self.folder = tempfile.mkdtemp(prefix="sandbox-test-egress.")
-        os.chmod(self.folder, 0o755)
-        os.makedirs(self.folder + "/etc/broker")
-        with open(self.folder + "/" + CREDENTIAL_PATH, "w", encoding="ascii") as file:
+        os.mkdir(self.folder + "/etc")
+        with open(self.folder + "/etc/credentials.conf", "w", encoding="ascii") as file:
             file.write(f"api.example.org = {SECRET}\n")
         tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else []
         deadline = 10000 * rig.SLOW

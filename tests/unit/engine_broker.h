@@ -37,7 +37,7 @@ struct played_broker {
     atomic_bool hold;      // nothing is answered
     atomic_bool blind;     // nothing is even read, from when `is_blind` is true
     atomic_bool is_blind;
-    atomic_bool hang_up;   // the line is closed, once
+    atomic_bool hang_up;  // the line is closed, once
     // What it saw:
     atomic_uint connections, hellos, adds, removes;
     atomic_uint served;  // now

@@ -193,7 +193,8 @@ TEST(a_sandbox_and_its_facts)
     CHECK_EQ(status.page_faults, 78u);
     CHECK_EQ(engine.engine_status(), "{\"version\":\"test\"}");
     CHECK(!sb->network());
-    const auto reaching = engine.create(sandbox::Spec(64, "t").allow_egress("index.example.org:443").allow_egress("*.example.net"));
+    const auto reaching =
+        engine.create(sandbox::Spec(64, "t").allow_egress("index.example.org:443").allow_egress("*.example.net"));
     const std::optional<sandbox::Network> network = reaching->network();
     CHECK(bool(network));
     CHECK_EQ(network->egress.size(), 2u);
