@@ -43,8 +43,9 @@ static int check(const Sandbox__Agent__Configure *m, struct err *e)
         return err_set(e, -EINVAL, "The host name must be at most 63 of a-z, 0-9 and \"-\".");
     if (m->resolver.len > 0 && !is_address(&m->resolver))
         return err_set(e, -EINVAL, "The resolver must be an IPv4 address, four decimal numbers.");
-    if (m->n_env > ENV_VARS_MAX)
-        return err_set(e, -EINVAL, "There are %zu environment entries; at most %d are possible.", m->n_env, ENV_VARS_MAX);
+    if (m->n_env > ENV_VARS_MAX + ENV_ENGINE_MAX)
+        return err_set(e, -EINVAL, "There are %zu environment entries; at most %d are possible.", m->n_env,
+                       ENV_VARS_MAX + ENV_ENGINE_MAX);
     for (size_t i = 0; i < m->n_env; i++)
         if (env_entry_check(&m->env[i], e) < 0)
             return -EINVAL;

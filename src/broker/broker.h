@@ -55,9 +55,6 @@ struct broker {
     uint64_t last_request;  // number of the last decision, for the log
 };
 
-// Internationalised names, as a browser takes them (UTS 46, not transitional).
-extern const struct host_idna broker_idna;
-
 // The bufferevents of this program: deferred callbacks, WINDOW as the high watermark, large single reads.
 void broker_tune(struct bufferevent *bev);
 // A bufferevent over a connected socket, which it will close; NULL without memory (the socket is closed then, too).

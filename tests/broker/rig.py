@@ -82,6 +82,20 @@ def eventually(condition, text, seconds=10):
         time.sleep(0.005)
 
 
+def log_lines(text, event, **wanted):
+    """The lines of a log that are of this event and have these fields."""
+    found = []
+    for line in text.splitlines():
+        entry = json.loads(line) if line.startswith(b"{") and line.endswith(b"}") else {}
+        if entry.get("event") == event and all(entry.get(k) == v for k, v in wanted.items()):
+            found.append(entry)
+    return found
+
+
+def basic(token):
+    return base64.b64encode(b"sandbox:" + token.encode()).decode()
+
+
 def run(*command, check=True, **more):
     result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             check=False, **more)
@@ -412,7 +426,7 @@ class PlainServer:
     """Plain TCP: says hello first, then echoes; or, silent, only echoes."""
 
     def __init__(self, address, port, greeting=b""):
-        self.accepted = 0
+        self.accepted = self.open = 0
         self.received = b""
         self.greeting = greeting
         self.listener = socket.create_server((address, port), backlog=512)
@@ -425,6 +439,7 @@ class PlainServer:
             threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
 
     def serve(self, connection):
+        self.open += 1
         try:
             connection.sendall(self.greeting)
             while True:
@@ -437,6 +452,7 @@ class PlainServer:
                 connection.sendall(piece)
         except OSError:
             pass
+        self.open -= 1
         connection.close()
 
 
@@ -528,7 +544,7 @@ class Guest:
         return self.in_namespace(act)
 
     def basic(self, token=None):
-        return base64.b64encode(b"sandbox:" + (token or self.token).encode()).decode()
+        return basic(token or self.token)
 
 
 import ctypes  # noqa: E402  pylint: disable=wrong-import-position,wrong-import-order
@@ -714,12 +730,7 @@ class Broker:
             return file.read()
 
     def lines(self, event="egress", **wanted):
-        found = []
-        for line in self.read_log().splitlines():
-            entry = json.loads(line) if line.startswith(b"{") else {}
-            if entry.get("event") == event and all(entry.get(k) == v for k, v in wanted.items()):
-                found.append(entry)
-        return found
+        return log_lines(self.read_log(), event, **wanted)
 
     def logged(self, event="egress", **wanted):
         return eventually(lambda: self.lines(event, **wanted), lambda: f"no {event} {wanted} in {self.read_log().decode()[-3000:]}")

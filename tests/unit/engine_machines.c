@@ -37,7 +37,7 @@ void machine_start(struct stage *s, const struct jail_request *q, const int fds[
                                              .shape = (unsigned)q->start.memory_mib};
     if (!s->slot[slot].machine.template)
         atomic_fetch_add(&s->play->machines, 1);
-    stage_answer_plain(s, q, 0, (uint32_t)slot);
+    stage_answer_start(s, q, (uint32_t)slot);
 }
 
 // A connection to the host; its other end.

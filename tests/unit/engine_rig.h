@@ -69,7 +69,12 @@ struct play {
     atomic_bool hold_volumes;               // keeps VOLUME_CREATE until it is false again
     atomic_uint volumes;                    // files there are; with a number before the start, foreign ones
     atomic_uint_least64_t end_stream;       // the agent in slot 0 reports the end of this line
+    atomic_int network_error;               // of NETWORK
+    atomic_bool wrong_line;                 // a sandbox's line has two ends in different networks
     // What it saw:
+    atomic_uint port, synthetic_bits;  // of NETWORK
+    atomic_uint line, line_starts;     // of the last START, and how many there were with one
+    char env[8192], resolver[32];      // of the last Configure, which `configures` counts: its variables, one a line
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
     atomic_uint machines, template_starts, prepares, snapshots, trials, recordings, clones, claims, identities;

@@ -5,7 +5,7 @@
 #include "engine_rig.h"
 #include "sys/jail.h"
 
-enum { SLOTS = 64, LINES = 512, HELD = 512, VOLUMES = 64 };
+enum { SLOTS = 256, LINES = 512, HELD = 512, VOLUMES = 64 };
 
 struct line {
     int fd;  // -1: free
@@ -53,6 +53,8 @@ struct stage {
 // ---- engine_play.c ----
 
 void stage_answer_plain(struct stage *s, const struct jail_request *q, int error, uint32_t slot);
+// What a START is answered with: also the line it asked for.
+void stage_answer_start(struct stage *s, const struct jail_request *q, uint32_t slot);
 // A free slot, occupied now and noted in `play`; -1 after a failure that has been answered.
 int stage_occupy(struct stage *s, const struct jail_request *q);
 // The sandbox in it ends at the next turn.

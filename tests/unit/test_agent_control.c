@@ -167,8 +167,9 @@ static void bad_configures_are_refused(void **state)
 {
     struct rig rig;
     rig_start(&rig, NULL);
-    ProtobufCBinaryData env[ENV_VARS_MAX + 1];
-    for (size_t i = 0; i <= ENV_VARS_MAX; i++)
+    enum { MOST = ENV_VARS_MAX + ENV_ENGINE_MAX };
+    ProtobufCBinaryData env[MOST + 1];
+    for (size_t i = 0; i <= MOST; i++)
         env[i] = bytes_of("A=1");
     const struct {
         ProtobufCBinaryData id, host, first;
@@ -180,7 +181,7 @@ static void bad_configures_are_refused(void **state)
         {bytes_of(""), bytes_of("a\nb"), bytes_of("A=1"), 1},
         {bytes_of(""), bytes_of("a234567890123456789012345678901234567890123456789012345678901234"), bytes_of("A=1"), 1},
         {bytes_of(""), bytes_of("box"), bytes_of("=1"), 1},
-        {bytes_of(""), bytes_of("box"), bytes_of("A=1"), ENV_VARS_MAX + 1},
+        {bytes_of(""), bytes_of("box"), bytes_of("A=1"), MOST + 1},
     };
     Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -197,7 +198,7 @@ static void bad_configures_are_refused(void **state)
     // None of them configured it; the largest good one does.
     c.hostname = bytes_of("a23456789012345678901234567890123456789012345678901234567890123");
     env[0] = bytes_of("A=1");
-    c.n_env = ENV_VARS_MAX;
+    c.n_env = MOST;
     Sandbox__Agent__Report *report = rig_configure(&rig, &c);
     assert_int_equal(report->configured->error_number, 0);
     pb_free(report);

@@ -8,6 +8,8 @@
 #ifndef ENGINE_ISOLATION_DRIVER_H
 #define ENGINE_ISOLATION_DRIVER_H
 
+#include "engine/network.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,13 +21,14 @@ struct driver_stats {
 
 // The answer to a call; which members mean something depends on the call.
 struct driver_answer {
-    int error;           // 0 or a negative errno
-    const char *detail;  // for the log and the operator; valid during the callback
-    uint32_t handle;     // template_attach: the template; start: the sandbox
-    int control;         // start: where the agent's control line is or will come from (agent_line.h); the callback's now
-    int dial;            // start: likewise, how operation lines are made; -1: through the control line
-    bool restored;       // start: it is a clone of a booted template: its agent must be given an identity
-    bool waits;          // start: it is built, and will be silent until it is claimed
+    int error;               // 0 or a negative errno
+    const char *detail;      // for the log and the operator; valid during the callback
+    uint32_t handle;         // template_attach: the template; start: the sandbox
+    int control;             // start: where the agent's control line is or will come from (agent_line.h); the callback's now
+    int dial;                // start: likewise, how operation lines are made; -1: through the control line
+    bool restored;           // start: it is a clone of a booted template: its agent must be given an identity
+    bool waits;              // start: it is built, and will be silent until it is claimed
+    struct network network;  // start: what was asked for; its descriptors are the callback's now
     struct driver_stats stats;
     uint32_t volume_count;  // a list of volumes: their ids
     const uint8_t (*volumes)[16];
@@ -42,7 +45,8 @@ struct driver_start {
     const char *hostname;            // [a-z0-9-]
     const uint8_t *volume;           // 16 bytes: what /workspace is; NULL: part of the disk
     bool waits;                      // it may wait for `claim` before it runs
-    void *owner;                     // comes back with `exited`
+    enum network_kind network;
+    void *owner;  // comes back with `exited`
 };
 
 struct driver_exit {
@@ -56,6 +60,7 @@ typedef void driver_exited_fn(void *owner, const struct driver_exit *how);
 struct driver {
     uint32_t level;  // sandbox_isolation_t
     bool volumes;    // a sandbox can have a session's volume
+    bool network;    // a sandbox can have a network
     // Does this tier work here?  answer->detail says why not.
     int (*probe)(void *self, driver_done_fn *done, void *arg);
     // Makes a template usable.  `rootfs` stays the caller's; `digest` is its.

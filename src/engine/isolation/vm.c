@@ -83,7 +83,7 @@ static void answer_request(struct vm *vm, int error, const char *detail)
     driver_done_fn *done = vm->done;
     vm->done = NULL;
     timer_cancel(vm->driver->config.loop, &vm->patience);
-    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
+    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1, .network = NETWORK_INIT};
     if (done != NULL)
         done(vm->arg, &answer);
 }
@@ -302,13 +302,15 @@ static int ask_for_start(struct vm *vm, struct jail_request *q, const struct vm_
     const struct container_sandbox sandbox = {.owner = launch->owner != NULL ? launch->owner : vm,
                                               .on_gone = on_gone,
                                               .gone_arg = vm,
-                                              .internal = launch->owner == NULL};
+                                              .internal = launch->owner == NULL,
+                                              .network = launch->network};
     return r == 0 ? container_start_with(d->config.jailer, q, fds, count, &sandbox, on_started, vm) : r;
 }
 
 int vm_launch(struct vm_driver *d, const struct vm_launch *launch, driver_done_fn *done, void *arg)
 {
     struct jail_request q = {.op = launch->from != NULL ? JAIL_OP_CLONE_VM : JAIL_OP_START_VM, .start = launch->start};
+    q.network.line = container_line(launch->network);
     if (launch->volume != NULL)
         memcpy(q.volume.id, launch->volume, sizeof q.volume.id);
     struct vm *vm = vm_new(d, done, arg);
@@ -348,13 +350,14 @@ static const struct snapshot_files *template_of(struct vm_driver *d, const struc
 static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
 {
     struct vm_driver *d = self;
-    struct vm_launch launch = {.owner = what->owner, .volume = what->volume};
+    struct vm_launch launch = {.owner = what->owner, .volume = what->volume, .network = what->network};
     int r = container_describe(what, &launch.start);
     if (r < 0)
         return r;
-    // A volume is a device more, and so another shape than any template's.
+    // A volume or a network is a device more, and so another shape than any template's.
     char name[SNAPSHOT_KEY_DIGITS + 1];
-    launch.from = what->volume == NULL ? template_of(d, &launch.start, name) : NULL;
+    bool plain = what->volume == NULL && what->network == NETWORK_NONE;
+    launch.from = plain ? template_of(d, &launch.start, name) : NULL;
     launch.snapshot = launch.from != NULL ? name : NULL;
     launch.start.waits = what->waits && launch.from != NULL;
     return vm_launch(d, &launch, done, arg);
@@ -457,7 +460,7 @@ static void probed(struct vm_driver *d, int error, const char *detail)
 {
     driver_done_fn *done = d->probe_done;
     d->probe_done = NULL;
-    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
+    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1, .network = NETWORK_INIT};
     if (done != NULL)
         done(d->probe_arg, &answer);
 }
@@ -572,6 +575,7 @@ static int probe(void *self, driver_done_fn *done, void *arg)
 const struct driver vm_driver = {
     .level = SANDBOX_ISOLATION_VM,
     .volumes = true,
+    .network = true,
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
