@@ -189,6 +189,16 @@ def signals_timeouts_and_limits_show(engine):
 
 
 @test
+def an_error_about_a_field_names_its_option(engine):
+    for field, option in (("memory_mib", "--memory"), ("vcpu_count", "--vcpus"), ("disk_mib", "--disk"), ("pool_wait_ms", "--wait"),
+                          ("min_isolation", "--min-isolation"), ("session_key", "--session-key"), ("egress_allow", "--egress"),
+                          ("env_vars", "--env"), ("template_name", "--template")):
+        engine.create_error = (-2, f"{field} is wrong")
+        done = cli("run", "--template", "t", engine=engine)
+        assert done.returncode == 1 and f"{field} is wrong ({option})" in done.err, done.err
+
+
+@test
 def every_option_reaches_the_engine(engine):
     engine.scripts["cat"] = exec_result()
     done = cli("run", "--template", "t", "--socket", engine.path, "--memory", "64", "--vcpus", "2", "--wait", "7", "--session-key",
