@@ -258,6 +258,8 @@ class Jail:
         self.channel = self.keeper = None
         if self.process is not None:
             self.process.wait(timeout=60 * SLOW)
+            for word in ("Sanitizer", "runtime error"):
+                need(word not in self.log_tail(), f"an instrumented program says: {self.log_tail()}")
         self.process, self.template, self.exited = None, None, {}
 
     def kill(self):
