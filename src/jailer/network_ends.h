@@ -4,7 +4,7 @@
 
 #include "jailer/network_wire.h"
 
-enum { LINE_BACKLOG = 256 };  // connections of one listener that nobody has accepted yet
+enum { LINE_BACKLOG = 128 };  // connections of one listener that nobody has accepted yet
 
 struct network_sockets {
     int requests;  // rtnetlink_open

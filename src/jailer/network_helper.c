@@ -169,6 +169,14 @@ struct fds {
     size_t count;
 };
 
+// As if it had never been; a tap goes with its descriptor.
+static void take_back(struct helper *h, const struct network_order *o, bool is_tap)
+{
+    if (!is_tap)
+        rtnetlink_remove(h->sockets.requests, h->ends[o->slot].index);
+    h->ends[o->slot] = (struct end){0};
+}
+
 static int add(struct helper *h, const struct network_order *o, int netns, struct fds *out, struct network_answer *a)
 {
     struct end *end = &h->ends[o->slot];
@@ -185,9 +193,8 @@ static int add(struct helper *h, const struct network_order *o, int netns, struc
     if (r < 0) {
         snprintf(a->detail, sizeof a->detail, "%s: %s", step, strerror(-r));
         close_fd(&tap);
-        if (netns >= 0 && end->index != 0)
-            rtnetlink_remove(h->sockets.requests, end->index);
-        *end = (struct end){0};
+        if (end->index != 0)
+            take_back(h, o, netns < 0);
         return r;
     }
     out->count = (size_t)r;
@@ -245,6 +252,13 @@ static int carry_out(struct helper *h, const struct network_order *o, int fd)
     ssize_t n = fdpass_send(NETWORK_HELPER_LINE, &a, sizeof a, out.fd, out.count);
     for (size_t i = 0; i < out.count; i++)
         close_fd(&out.fd[i]);
+    if (n == -ETOOMANYREFS) {  // more descriptors of root's are under way, of whatever programs, than the kernel lets be
+        if (o->op == NETWORK_ADD)
+            take_back(h, o, fd < 0);
+        a.error = (int)n;
+        snprintf(a.detail, sizeof a.detail, "passing descriptors: %s", strerror(-(int)n));
+        n = fdpass_send(NETWORK_HELPER_LINE, &a, sizeof a, NULL, 0);
+    }
     return n < 0 ? (int)n : 0;
 }
 

@@ -20,7 +20,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
 
 # src/sys/jail.h
-HELLO, MOUNT, START, STOP, STATS, START_VM, NETWORK, DIAL, EXITED = 1, 3, 5, 6, 9, 16, 17, 18, 19
+HELLO, MOUNT, START, STOP, STATS, IMAGE, KERNEL, START_VM, NETWORK, DIAL, EXITED = 1, 3, 5, 6, 9, 14, 15, 16, 17, 18, 19
 PROXY, TRANSPARENT, PUBLISH = 1, 2, 4
 REQUEST = struct.Struct("=4I IIQQIII64sI 16sQII IH4sB5s")
 REPLY = struct.Struct("=IIiIiI5Q256s256s4s4sI4x")
@@ -106,12 +106,12 @@ class Sandbox:
 class Jail:
     count = 0
 
-    def __init__(self, folder, pool="169.254.0.0/16", instance=None, prefix=()):
+    def __init__(self, folder, pool="169.254.0.0/16", instance=None, prefix=(), template=TEMPLATE):
         Jail.count += 1
         self.folder = folder
         self.instance = instance or f"l{os.getpid()}-{Jail.count}"
         self.uid = 53000 + os.getpid() % 1000 * 8 + Jail.count % 8
-        self.pool, self.prefix = pool, prefix
+        self.pool, self.prefix, self.image = pool, prefix, template
         self.process = self.channel = self.keeper = None
         self.last_id, self.exited, self.template = 0, {}, None
 
@@ -128,7 +128,7 @@ class Jail:
             door.settimeout(30 * SLOW)
             self.process = subprocess.Popen(
                 [*self.prefix, BUILD + "/src/jailer/sandbox-jailer", "--engine", BUILD + "/tests/system/engine-relay",
-                 "--agent", BUILD + "/src/agent/sandbox-agent", "--user", f"{self.uid}:{self.uid}",
+                 "--agent", BUILD + "/src/agent/sandbox-agent", "--vmm", BUILD + "/src/vmm/sandbox-vmm", "--user", f"{self.uid}:{self.uid}",
                  "--run", self.folder + "/run", "--state", self.folder + "/state", "--templates",
                  os.environ["SANDBOX_TEMPLATES"], "--instance", self.instance, "--network-pool", self.pool, "--", path],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -141,9 +141,10 @@ class Jail:
 
     # -- the engine's part --
 
-    def send(self, op, slot=0, fds=(), line=0, how=None, hostname=b""):
+    def send(self, op, slot=0, fds=(), line=0, how=None):
         self.last_id += 1
-        start = [0, 1, 64, 32, 64, 0, 0, b"sbx-t", 0] if op == START else [0, 0, 0, 0, 0, 0, 0, b"", 0]
+        starts = op in (START, START_VM)
+        start = [self.template, 1, 128, 32, 64, 0, 0, b"sbx-t", 0] if starts else [0, 0, 0, 0, 0, 0, 0, b"", 0]
         port, synthetic, prefix = how or (0, "0.0.0.0", 0)
         request = REQUEST.pack(op, self.last_id, slot, 0, *start, b"", 0, 0, 0, line, port, socket.inet_aton(synthetic), prefix,
                                b"")
@@ -175,13 +176,17 @@ class Jail:
     def call(self, op, **more):
         return self.await_answer(self.send(op, **more))
 
-    def mount(self):
-        path = os.path.join(os.environ["SANDBOX_TEMPLATES"], TEMPLATE, "rootfs.ext4")
-        fd = os.open(path, os.O_RDONLY)
-        answer = self.call(MOUNT, fds=[fd])
-        os.close(fd)
-        need(answer.error == 0, f"mount: {answer}")
-        self.template = answer.slot
+    def hand(self, op, *paths):
+        """An operation that takes files; its answer's slot."""
+        fds = [os.open(path, os.O_RDONLY) for path in paths]
+        answer = self.call(op, fds=fds)
+        for fd in fds:
+            os.close(fd)
+        need(answer.error == 0, f"{paths}: {answer}")
+        return answer.slot
+
+    def mount(self, op=MOUNT):
+        self.template = self.hand(op, os.path.join(os.environ["SANDBOX_TEMPLATES"], self.image, "rootfs.ext4"))
 
     def network(self, port=PORT, synthetic=SYNTHETIC, prefix=15):
         return self.call(NETWORK, how=(port, synthetic, prefix))
@@ -253,6 +258,8 @@ class Jail:
         self.channel = self.keeper = None
         if self.process is not None:
             self.process.wait(timeout=60 * SLOW)
+            for word in ("Sanitizer", "runtime error"):
+                need(word not in self.log_tail(), f"an instrumented program says: {self.log_tail()}")
         self.process, self.template, self.exited = None, None, {}
 
     def kill(self):
