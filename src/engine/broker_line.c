@@ -230,9 +230,11 @@ static void on_added(struct broker_line *line, struct broker_member *m, const st
 {
     if (reply->error < 0) {
         line->refusals++;
-        log_error("broker_refused", log_u64("sandbox_id", m->sandbox_id), log_errno(reply->error),
-                  log_str("detail", reply->detail));
+        if (!m->complained)
+            log_error("broker_refused", log_u64("sandbox_id", m->sandbox_id), log_errno(reply->error),
+                      log_str("detail", reply->detail));
     }
+    m->complained = reply->error < 0;
     if (m->leave && reply->error < 0)
         tell_removed(line, m);
     else if (m->leave)

@@ -72,6 +72,7 @@ struct broker_member {
     enum broker_member_state state;
     bool unanswered;   // `added` is due
     bool leave;        // remove it as soon as its ADD is answered
+    bool complained;   // the log has why it is refused
     uint32_t request;  // id of the request in flight
 };
 

@@ -249,7 +249,7 @@ static bool try_configure(struct create *c)
     return r == 0;
 }
 
-static void fail_without_broker(struct create *c, const char *why)
+static void fail_without_network(struct create *c, const char *why)
 {
     create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, NO_NETWORK, why != NULL ? why : "the broker has gone");
 }
@@ -259,7 +259,7 @@ void create_served(struct create *c, int error, const char *detail)
     if (error == 0)
         try_configure(c);
     else if (error == -ENOTCONN)
-        fail_without_broker(c, detail);
+        fail_without_network(c, detail);
     else
         create_fail(c, SANDBOX_ERR_INTERNAL, "the broker does not serve the sandbox: %s (%s)", strerror(-error), detail);
 }
@@ -272,6 +272,8 @@ void create_started(struct create *c, int error, const char *detail)
             create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED, "the session's volume is not free yet; try again");
         else if (error == -EADDRNOTAVAIL)
             create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED, "no address is free for another sandbox with a network: %s", detail);
+        else if (error == -ENETDOWN)
+            fail_without_network(c, detail);
         else
             create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be started: %s (%s)", strerror(-error), detail);
         return;
@@ -279,7 +281,7 @@ void create_started(struct create *c, int error, const char *detail)
     if (c->egress == NULL && !try_configure(c))
         return;
     if (c->egress != NULL && sandbox_open_line(c->sandbox) < 0) {
-        fail_without_broker(c, engine_network_trouble(c->client->engine));
+        fail_without_network(c, engine_network_trouble(c->client->engine));
         return;
     }
     if (agent_line_is_up(c->sandbox->line))
@@ -420,6 +422,11 @@ static void on_volume(void *arg, const struct volume_answer *answer)
         return;
     }
     c->shape.tier = tiers_at(&e->tiers, level);
+    if (c->shape.network != NETWORK_NONE && !c->shape.tier->driver->network) {
+        create_fail(c, SANDBOX_ERR_INVALID_SPEC, "egress: the session's volume is on the tier %s, which has no network",
+                    c->shape.tier->name);
+        return;
+    }
     if (template_get(e->templates, c->shape.tier, c->template_name, &c->waiter) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
 }

@@ -456,6 +456,30 @@ static void without_the_jailers_part(void **state)
     end();
 }
 
+// What a START with a line can be answered with.
+static void a_line_that_cannot_be_had(void **state)
+{
+    static const struct {
+        int error, code;
+        const char *text;
+    } rows[] = {
+        {-EADDRNOTAVAIL, SANDBOX_ERR_POOL_EXHAUSTED,
+         "no address is free for another sandbox with a network: as the test wanted"},
+        {-ENETDOWN, SANDBOX_ERR_GUEST_UNAVAILABLE, "no sandbox can be given a network: as the test wanted"},
+    };
+    begin(ARGS("--set", "pool_auto=0"));
+    ProtobufCBinaryData entry = bytes("index.example.org");
+    Sandbox__CreateRequest spec = asking(&entry, 1);
+    for (size_t i = 0; i < 2; i++) {
+        rig->play.start_error = rows[i].error;
+        refused(&spec, rows[i].code, rows[i].text);
+    }
+    rig->play.start_error = 0;
+    assert_int_equal(broker->adds, 0);
+    pb_free(created(&spec));
+    end();
+}
+
 static void without_a_broker_setting(void **state)
 {
     rig = rig_start((const char *const[]){"--set", "broker_socket=", NULL});
@@ -576,6 +600,7 @@ int main(void)
         cmocka_unit_test(tokens_are_secret),
         cmocka_unit_test(a_machine_has_one_too),
         cmocka_unit_test(without_the_jailers_part),
+        cmocka_unit_test(a_line_that_cannot_be_had),
         cmocka_unit_test(without_a_broker_setting),
         cmocka_unit_test(a_line_that_was_not_asked_for_is_the_jailers_end),
         cmocka_unit_test(settings_that_contradict),
