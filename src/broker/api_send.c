@@ -30,8 +30,9 @@ struct api_send {
 
 int api_send_head(struct grant *g, const char *method, struct http_text target, size_t body, struct buf *out)
 {
-    const char *bearer = grant_bearer(g);
-    if (bearer == NULL && g->profile->token.kind != TOKEN_NONE)
+    bool keyed = g->profile->token.kind != TOKEN_NONE;
+    const char *bearer = keyed ? grant_bearer(g) : NULL;
+    if (keyed && bearer == NULL)
         return -EPERM;
     buf_append_text(out, method);
     buf_append_text(out, " ");

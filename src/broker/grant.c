@@ -55,6 +55,7 @@ static int make_bearer(struct grant *g)
     bool lasts = t->kind == TOKEN_NONE || t->kind == TOKEN_STATIC;
     uint64_t now_s = wall_ns() / NS_PER_S;
     uint32_t life_s = lasts ? 0 : mint_life_s(t, g->budget_ms);
+    uint32_t spare_s = life_s / 2 < GRANT_BEARER_SPARE_S ? life_s / 2 : GRANT_BEARER_SPARE_S;
     struct buf bearer = BUF_INIT(MINT_BEARER_MAX);
     int r = mint_bearer(g->profile, g->principal, now_s, life_s, &bearer);
     if (r == 0 && buf_text(&bearer) == NULL)
@@ -62,7 +63,7 @@ static int make_bearer(struct grant *g)
     struct buf old = r == 0 ? g->bearer : bearer;
     if (r == 0) {
         g->bearer = bearer;
-        g->bearer_until_s = lasts ? 0 : now_s + life_s;
+        g->bearer_until_s = lasts ? 0 : now_s + life_s - spare_s;
     }
     if (old.data != NULL)
         explicit_bzero(old.data, old.allocated);
@@ -72,7 +73,7 @@ static int make_bearer(struct grant *g)
 
 const char *grant_bearer(struct grant *g)
 {
-    bool stale = g->bearer_until_s != 0 && wall_ns() / NS_PER_S + GRANT_BEARER_SPARE_S > g->bearer_until_s;
+    bool stale = g->bearer_until_s != 0 && wall_ns() / NS_PER_S >= g->bearer_until_s;
     if (stale && make_bearer(g) < 0)
         return NULL;
     return (const char *)g->bearer.data;

@@ -23,7 +23,7 @@ enum {
     GRANT_REQUEST_MAX = 1024 * 1024,       // bytes of a request's body
     GRANT_RESPONSE_MAX = 4 * 1024 * 1024,  // bytes of a response's body, which is delivered whole or not at all
     GRANT_TOKEN_HASH = 32,
-    GRANT_BEARER_SPARE_S = 5,  // a token with less left is made anew
+    GRANT_BEARER_SPARE_S = 5,  // a token with less left, or half its life if that is less, is made anew
 };
 
 struct api_call;
@@ -47,7 +47,7 @@ struct grant {
     char principal[BROKER_PRINCIPAL_MAX + 1];
     char run[BROKER_RUN_MAX + 1];
     struct buf bearer;
-    uint64_t bearer_until_s;  // time of day; 0: for ever
+    uint64_t bearer_until_s;  // time of day when it is made anew; 0: never
     uint64_t serial;          // of its upstream connections
     uint32_t attempts, denied, shed, dropped;
     unsigned in_flight;
@@ -80,7 +80,7 @@ struct grant *grant_find_token(const struct broker *b, const uint8_t hash[static
 // Whether a grant of this sandbox's is on an origin that `policy` leads to with a credential on file.
 bool grant_overlaps(const struct broker *b, uint32_t sandbox_id, const struct host_policy *policy);
 
-// What stands behind "Authorization: Bearer"; "" without one.  A token that is about to expire is made anew; NULL if that
+// What stands behind "Authorization: Bearer", of a profile with a token.  One that is about to expire is made anew; NULL if that
 // fails.
 const char *grant_bearer(struct grant *g);
 

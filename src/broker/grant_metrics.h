@@ -6,7 +6,7 @@
 #include "base/buf.h"
 #include "broker/profile.h"
 
-enum { GRANT_SERIES_MAX = 1024, GRANT_METRICS_TEXT_MAX = 4 * 1024 * 1024 };
+enum { GRANT_SERIES_MAX = 1024, GRANT_METRICS_TEXT_MAX = 24 * 1024 * 1024 };
 
 struct grant_metrics;
 
