@@ -78,7 +78,7 @@ static void refuse(struct api_call *c, enum api_refusal why, const char *rule)
 {
     if (c->grant != NULL && why != API_FAILED)
         count_refusal(c->grant, why, rule);
-    answer(c, &(struct api_answer){refusals[why].status, API_REFUSAL_TYPE, NULL, refusals[why].text});
+    answer(c, &(struct api_answer){.status = refusals[why].status, .type = API_REFUSAL_TYPE, .text = refusals[why].text});
 }
 
 // ---- life ----
@@ -193,7 +193,7 @@ static void on_reply(void *arg, struct api_reply *reply)
         return;
     }
     breaker_saw(&c->grant->breaker, reply->status, reply->retry_after, mono_ns(), wall_ns() / NS_PER_S);
-    answer(c, &(struct api_answer){reply->status, reply->type, reply->body, NULL});
+    answer(c, &(struct api_answer){.status = reply->status, .type = reply->type, .body = reply->body});
 }
 
 static void on_probed(void *arg, struct api_reply *reply)

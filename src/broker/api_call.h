@@ -21,6 +21,7 @@
 #ifndef BROKER_API_CALL_H
 #define BROKER_API_CALL_H
 
+#include "broker/api_answer.h"
 #include "broker/api_send.h"
 #include "broker/grant.h"
 
@@ -42,14 +43,6 @@ unsigned api_refusal_status(enum api_refusal why);
 // The body, with a line end, as text/plain.
 const char *api_refusal_text(enum api_refusal why);
 #define API_REFUSAL_TYPE "text/plain; charset=utf-8"
-
-// What the guest is answered.
-struct api_answer {
-    unsigned status;
-    const char *type;
-    struct evbuffer *body;  // NULL: `text`
-    const char *text;
-};
 
 struct api_call;
 typedef void api_call_fn(void *arg, const struct api_answer *answer);

@@ -73,28 +73,19 @@ static void written(struct api_conn *c)
     bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
 }
 
-static void put_answer(struct api_conn *c, unsigned status, const char *type, struct evbuffer *body, const char *text)
+static void put_answer(struct api_conn *c, const struct api_answer *a)
 {
-    struct evbuffer *out = bufferevent_get_output(c->bev);
-    size_t n = body != NULL ? evbuffer_get_length(body) : strlen(text);
-    bool bare = status == 204 || status == 304;
-    int r = evbuffer_add_printf(out, "HTTP/1.1 %u \r\n", status);
-    if (!bare)
-        r = r < 0 ? r : evbuffer_add_printf(out, "Content-Type: %s\r\nContent-Length: %zu\r\n", type, n);
-    r = r < 0 ? r : evbuffer_add_printf(out, "%s\r\n", c->keep ? "" : "Connection: close\r\n");
-    if (r >= 0 && !bare && !c->head_only)
-        r = body != NULL ? evbuffer_add_buffer(out, body) : evbuffer_add(out, text, n);
-    if (r < 0)
+    if (api_answer_put(bufferevent_get_output(c->bev), a, !c->keep, c->head_only) < 0)
         c->keep = false;  // cut, and seen to be
     c->state = c->keep ? CONN_WRITE : CONN_LINGER;
     patience_start(&c->patience, config_of(c)->api_write_ms);
-    bufferevent_enable(c->bev, EV_READ | EV_WRITE);
     // The buffer goes out from the loop, and on_write hears of it.
 }
 
 static void refuse(struct api_conn *c, enum api_refusal why)
 {
-    put_answer(c, api_refusal_status(why), API_REFUSAL_TYPE, NULL, api_refusal_text(why));
+    put_answer(
+        c, &(struct api_answer){.status = api_refusal_status(why), .type = API_REFUSAL_TYPE, .text = api_refusal_text(why)});
 }
 
 static void malformed(struct api_conn *c, enum http_refusal why)
@@ -102,7 +93,7 @@ static void malformed(struct api_conn *c, enum http_refusal why)
     char text[128];
     snprintf(text, sizeof text, "%.100s\n", http_refusal_text(why));
     c->keep = false;
-    put_answer(c, (unsigned)http_refusal_status(why), API_REFUSAL_TYPE, NULL, text);
+    put_answer(c, &(struct api_answer){.status = (unsigned)http_refusal_status(why), .type = API_REFUSAL_TYPE, .text = text});
 }
 
 // ---- a request ----
@@ -110,7 +101,7 @@ static void malformed(struct api_conn *c, enum http_refusal why)
 static void on_answer(void *arg, const struct api_answer *a)
 {
     struct api_conn *c = arg;
-    put_answer(c, a->status, a->type, a->body, a->text);
+    put_answer(c, a);
 }
 
 static void no_body(struct api_conn *c)

@@ -41,6 +41,14 @@ static bool socket_is(int fd, int type, int listening)
            int_option(fd, SO_ACCEPTCONN) == listening;
 }
 
+// A connection of a machine's guest, or one that was dialled into a room without a network.
+static bool is_connection(int fd)
+{
+    int family = int_option(fd, SO_DOMAIN);
+    return socket_is(fd, SOCK_STREAM, 0) || ((family == AF_INET || family == AF_INET6) &&
+                                             int_option(fd, SO_TYPE) == SOCK_STREAM && int_option(fd, SO_ACCEPTCONN) == 0);
+}
+
 static bool fd_fits(int fd, enum broker_line_kind kind)
 {
     return kind == BROKER_LINE_LISTENER ? socket_is(fd, SOCK_STREAM, 1) : socket_is(fd, SOCK_SEQPACKET, 0);
@@ -99,7 +107,7 @@ static int next_connection(struct api_line *l)
         return -EMFILE;
     if (n_fds != 1)
         return -EPIPE;
-    if (!socket_is(fd, SOCK_STREAM, 0)) {
+    if (!is_connection(fd)) {
         close(fd);
         return -EPIPE;
     }

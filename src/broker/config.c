@@ -57,6 +57,7 @@ static const struct option options[] = {
     NUMBER(api_request_ms, 10, 600000, "10000", "likewise: for its body"),
     NUMBER(api_idle_ms, 10, 600000, "15000", "likewise: between requests"),
     NUMBER(api_write_ms, 10, 600000, "90000", "likewise: until the guest has taken the answer"),
+    NUMBER(guard_wait_ms, 10, 600000, "10000", "at the guard: for a place to read a body, and then for the body"),
     NUMBER(api_upstream_ms, 10, 60000, "60000", "for an API's answer, all of it"),
 };
 enum { OPTIONS = sizeof options / sizeof options[0] };

@@ -38,6 +38,7 @@ struct config {
     // On a sandbox's line (api_conn.h).
     uint64_t api_head_ms, api_request_ms, api_idle_ms, api_write_ms;
     uint64_t api_upstream_ms;  // for an API's whole answer
+    uint64_t guard_wait_ms;    // at the guard: for a place, and then for a body
 };
 
 // Every setting at its default.

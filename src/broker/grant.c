@@ -9,6 +9,7 @@
 #include "broker/decide.h"
 #include "broker/grant_metrics.h"
 #include "broker/grant_report.h"
+#include "broker/guard.h"
 #include "broker/mint.h"
 #include "broker/pool.h"
 #include "broker/sandbox.h"
@@ -248,6 +249,8 @@ void grant_close(struct grant *g, struct buf *trace)
     struct api_call *call;
     while ((call = LIST_FIRST(&g->calls)) != NULL)
         api_call_grant_ended(call);
+    if (b->guard != NULL)
+        guard_grant_ended(b->guard, g);
     pool_drop_serial(b->pool, g->serial);
     LIST_REMOVE(g, all);
     b->grant_list->n--;

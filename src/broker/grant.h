@@ -80,8 +80,8 @@ struct grant *grant_find_token(const struct broker *b, const uint8_t hash[static
 // Whether a grant of this sandbox's is on an origin that `policy` leads to with a credential on file.
 bool grant_overlaps(const struct broker *b, uint32_t sandbox_id, const struct host_policy *policy);
 
-// What stands behind "Authorization: Bearer", of a profile with a token.  One that is about to expire is made anew; NULL if that
-// fails.
+// What stands behind "Authorization: Bearer", of a profile with a token.  One that is about to expire is made anew; NULL if
+// that fails.
 const char *grant_bearer(struct grant *g);
 
 // An exchange with the API has ended.

@@ -9,6 +9,7 @@
 #include "broker/grant.h"
 #include "broker/grant_metrics.h"
 #include "broker/grants.h"
+#include "broker/guard.h"
 #include "broker/lookup.h"
 #include "broker/metrics_server.h"
 #include "broker/pool.h"
@@ -230,6 +231,8 @@ static int start(struct broker *b, struct files *files, struct parts *parts, str
         r = lookups_new(b, &b->lookups, err);
     if (r == 0)
         r = control_new(b, &parts->control, err);
+    if (r == 0 && b->config.guard_listen[0] != '\0')
+        r = guard_new(b, &b->guard, err);
     if (r == 0 && b->config.metrics_socket[0] != '\0')
         r = metrics_server_new(b, &parts->metrics, err);
     if (r < 0)
@@ -243,6 +246,7 @@ static int start(struct broker *b, struct files *files, struct parts *parts, str
 static void stop(struct broker *b, struct parts *parts)
 {
     control_free(parts->control);
+    b->guard = guard_free(b->guard);
     metrics_server_free(parts->metrics);
     struct event *signals[] = {parts->reload, parts->term, parts->interrupt};
     for (size_t i = 0; i < 3; i++)
