@@ -8,11 +8,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import warnings
 
 import rig
 from rig import Wire, eventually, need, same
 
 rig.enter()
+warnings.simplefilter("ignore", DeprecationWarning)  # old versions of TLS are what is tested
 WORLD = rig.World()
 ADDRESS, PORT = "45.10.20.60", 443
 rig.run("ip", "addr", "add", ADDRESS + "/32", "dev", "lo")
@@ -33,7 +35,7 @@ def start(**more):
     return WORLD.broker("", profiles=PROFILES, env={"KEY": "s3cret"}, **settings)
 
 
-BROKER = start(guard_wait_ms=3000 * rig.SLOW)
+BROKER = start(guard_wait_ms=2000 * rig.SLOW)
 CONTEXT = ssl.create_default_context(cafile=WORLD.folder + "/ca.pem")
 IDS = iter(range(1, 10000))
 
@@ -190,11 +192,12 @@ def two_bodies_of_a_run_are_read_at_once():
     fourth.send(room.head(len(data)) + data)
     same(fourth.answer().status, 200)
     # Who waits too long is told so.
-    more = [connect().send(room.head(len(data)) + data[:5]) for _ in range(3)]
-    got = [more[2].answer()]
-    same((got[0].status, got[0].field("retry-after")), (503, "1"))
-    same([slow[1].answer().status, more[0].answer().status], [413, 413], "a body that does not come")
-    same(room.close().calls, 3)
+    slow[1].send(data[5:])
+    same(slow[1].answer().status, 200)
+    more = [connect().send(room.head(len(data)) + data[:5]) for _ in range(5)]
+    answers = [wire.answer() for wire in more]  # two do not send, then two more; the fifth had to wait for too long
+    same([(a.status, a.field("retry-after")) for a in answers], [(413, None)] * 4 + [(503, "1")])
+    same(room.close().calls, 4)
 
 
 def bodies_of_all_have_a_ceiling():
