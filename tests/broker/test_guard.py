@@ -300,9 +300,39 @@ def settings_are_looked_at():
         need(ran.returncode != 0 and said in ran.stdout.decode(), f"{change}: {ran.returncode} {ran.stdout}")
 
 
+def the_live_proof_fails_without_its_settings():
+    """scripts/guard-live, with a namespace for the room: its only exit is the guard."""
+    script = os.path.join(rig.ROOT, "scripts/guard-live")
+    room = WORLD.guest()
+    rig.run("nft", "insert", "rule", "ip", "sandbox", "in", "iifname", room.device, "ip", "daddr", ADDRESS, "tcp", "dport", "443", "accept")
+    broker = start(guard_listen=ADDRESS + ":444")
+    broker.line.close()
+    broker.logged("engine_gone")
+    whole = {"GUARD_LIVE_URL": "https://api.example.org" + PATH, "GUARD_LIVE_CONTROL": broker.settings["control_socket"],
+             "GUARD_LIVE_PROFILE": "p", "GUARD_LIVE_PATH": "/echo", "GUARD_LIVE_RUN": " ".join(room.enter_args()),
+             "GUARD_LIVE_CURL": f"--cacert {WORLD.folder}/ca.pem --connect-to api.example.org:443:{ADDRESS}:444"}
+    rig.run("nft", "insert", "rule", "ip", "sandbox", "in", "iifname", room.device, "ip", "daddr", ADDRESS, "tcp", "dport", "444", "accept")
+
+    def prove(**change):
+        env = {**os.environ, **whole, **change}
+        ran = subprocess.run([script], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+        return ran.returncode, ran.stdout
+    code, out = prove()
+    same(code, 0, out)
+    need(out.count("\nok ") + out.startswith("ok ") == 8 and "skip" not in out.lower(), out)
+    for name in list(whole)[:5]:
+        code, out = prove(**{name: ""})
+        need(code == 1 and name in out and "skip" not in out.lower(), f"{name}: {code} {out}")
+    for change in ({"GUARD_LIVE_PATH": "/no"}, {"GUARD_LIVE_PROFILE": "nope"}, {"GUARD_LIVE_URL": "https://api.example.org/v1/other"},
+                   {"GUARD_LIVE_RUN": "false"}, {"GUARD_LIVE_RUN": "true"}):
+        code, out = prove(**change)
+        same(code, 1, f"{change}: {out}")
+    broker.stop()
+
+
 CASES = [calls_go_the_same_way, a_body_goes_byte_for_byte, the_order_of_the_checks, sixteen_of_a_run_are_here,
          two_bodies_of_a_run_are_read_at_once, bodies_of_all_have_a_ceiling, the_end_of_a_run, budgets_are_the_brokers,
-         tokens_are_one_runs, strangers_get_nowhere, settings_are_looked_at]
+         tokens_are_one_runs, strangers_get_nowhere, settings_are_looked_at, the_live_proof_fails_without_its_settings]
 
 try:
     FAILED = rig.run_cases(CASES)
