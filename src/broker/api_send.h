@@ -16,7 +16,7 @@
 #include "broker/grant.h"
 #include "wire/http_text.h"
 
-enum { API_TYPE_MAX = 255, API_RETRY_AFTER_MAX = 63, API_INTERIM_MAX = 16, API_HEAD_OUT_MAX = 32 * 1024 };
+enum { API_TYPE_MAX = 255, API_RETRY_AFTER_MAX = 63, API_INTERIM_MAX = 16, API_HEAD_OUT_MAX = 48 * 1024 };
 
 #define API_TYPE_FALLBACK "application/octet-stream"
 

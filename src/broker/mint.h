@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "broker/profile.h"
 
-enum { MINT_BEARER_MAX = 8 * 1024, MINT_SLACK_S = 5 };
+enum { MINT_BEARER_MAX = 16 * 1024, MINT_SLACK_S = 5 };
 
 // Whether a principal can be a subject: not empty, UTF-8, without controls and spaces at its ends, not "*".
 bool mint_subject_ok(const char *principal);

@@ -246,6 +246,8 @@ static int read_scopes(struct reading *r, json_t *value)
             return BAD(r, "\"%s\" cannot be given to code in a sandbox", text);
         room += strlen(text) + 1;
     }
+    if (room > PROFILE_SCOPE_TEXT_MAX + 2)
+        return BAD(r, "all together are longer than %d bytes", (int)PROFILE_SCOPE_TEXT_MAX);
     free(r->p->scope);
     r->p->scope = calloc(1, room);
     if (r->p->scope == NULL)

@@ -15,6 +15,7 @@ enum {
     GRANT_CALLS_DEFAULT = 256,
     GRANT_CALLS_MAX = 100000,
     PROFILE_SCOPES_MAX = 64,
+    PROFILE_SCOPE_TEXT_MAX = 2048,  // bytes of all scopes, one space between
     PROFILE_CALLERS_MAX = 4096,
     PROFILE_WORD_MAX = 256,            // bytes of a scope, an audience, an issuer, a key's id, a variable's name
     PROFILE_PREAMBLE_MAX = 60 * 1024,  // with what names the global: BROKER_PRELOAD_MAX
@@ -23,6 +24,7 @@ enum {
     TOKEN_SECRET_MIN = 32,
     TOKEN_SECRET_MAX = 4096,
     TOKEN_RSA_BITS_MIN = 2048,
+    TOKEN_RSA_BITS_MAX = 8192,
     KEY_FILE_MAX = 32 * 1024,
     ORIGIN_TEXT_MAX = HOST_NAME_BYTES_MAX + 16,  // https://host:port, at most
 };

@@ -93,7 +93,8 @@ static bool key_fits(const struct token *t)
     char group[32] = "";
     switch (t->kind) {
     case TOKEN_RS256:
-        return EVP_PKEY_is_a(t->key, "RSA") == 1 && EVP_PKEY_get_bits(t->key) >= TOKEN_RSA_BITS_MIN;
+        return EVP_PKEY_is_a(t->key, "RSA") == 1 && EVP_PKEY_get_bits(t->key) >= TOKEN_RSA_BITS_MIN &&
+               EVP_PKEY_get_bits(t->key) <= TOKEN_RSA_BITS_MAX;
     case TOKEN_ES256:
         return EVP_PKEY_is_a(t->key, "EC") == 1 && EVP_PKEY_get_group_name(t->key, group, sizeof group, NULL) == 1 &&
                strcmp(group, "prime256v1") == 0;
@@ -120,8 +121,8 @@ static int take_key(const char *path, int dir_fd, struct token *t, struct err *e
     if (t->key == NULL)
         return err_set(err, -EINVAL, "key_file: \"%.100s\" is not a private key (PEM, without a passphrase)", path);
     if (!key_fits(t))
-        return err_set(err, -EINVAL, "key_file: \"%.100s\" is not a key for %s: RSA of %d bits or more, P-256, Ed25519", path,
-                       algorithms[t->kind], (int)TOKEN_RSA_BITS_MIN);
+        return err_set(err, -EINVAL, "key_file: \"%.100s\" is not a key for %s: RSA of %d to %d bits, P-256, Ed25519", path,
+                       algorithms[t->kind], (int)TOKEN_RSA_BITS_MIN, (int)TOKEN_RSA_BITS_MAX);
     return 0;
 }
 

@@ -189,6 +189,34 @@ def lines_are_looked_at():
     same((line.remove(), line.remove()), (0, -2))
 
 
+def there_is_a_ceiling_of_lines():
+    broker = WORLD.broker("", profiles=PROFILES, env=SECRETS)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(broker.folder + "/many.sock")
+    listener.listen(1)
+    add = struct.pack("=I", rig.LINE_LISTENER)
+    for number in range(1, 4097):
+        same(broker.call(rig.OP_LINE_ADD, number, add=add, fds=[listener.fileno()]), (0, ""))
+    same(broker.call(rig.OP_LINE_ADD, 4097, add=add, fds=[listener.fileno()])[0], -28)
+    same(broker.call(rig.OP_LINE_REMOVE, 7)[0], 0)
+    same(broker.call(rig.OP_LINE_ADD, 4097, add=add, fds=[listener.fileno()])[0], 0)
+    broker.stop()
+
+
+def the_longest_credential_is_sent():
+    token = {"type": "jwt", "secret_env": "HMAC", "audience": '"' * 256, "issuer": '"' * 256, "key_id": '"' * 256}
+    profile = {"base_url": "https://api.example.org", "allowed_callers": ["*"], "allow": ["GET /echo/*"], "token": token,
+               "scopes": ['"' * 256] * 7 + ['"' * 249]}
+    broker = WORLD.broker("", profiles={"p": profile}, env=SECRETS)
+    line = granted("p", broker=broker, principal='"' * 256)
+    target = "/echo/" + "a" * (16 * 1024 - 6)
+    same(line.status("GET", target), 200)
+    same(WORLD.origin.seen[-1].target, target)
+    bearer = dict(WORLD.origin.seen[-1].fields)["Authorization"]
+    same(json.loads(unbase64(bearer.split(".")[1]))["sub"], '"' * 256)
+    broker.stop()
+
+
 def an_old_engine_has_no_grants():
     broker = WORLD.broker("", profiles=PROFILES, env=SECRETS)
     same(broker.call(rig.OP_HELLO, version=1), (0, ""))
@@ -847,7 +875,7 @@ def many_calls_cost_nothing_that_stays():
 
 CASES = [only_method_target_and_body_are_the_guests, answers_have_a_status_a_type_and_a_body,
          a_line_is_kept_and_requests_may_be_sent_ahead, malformed_requests_are_no_calls, a_feed_brings_connections_of_a_machine,
-         lines_are_looked_at, an_old_engine_has_no_grants, a_name_that_is_not_yours_does_not_exist, no_routes_reach_nothing,
+         lines_are_looked_at, there_is_a_ceiling_of_lines, the_longest_credential_is_sent, an_old_engine_has_no_grants, a_name_that_is_not_yours_does_not_exist, no_routes_reach_nothing,
          one_grant_at_a_time, plain_http_stays_on_this_host, tokens_are_short_lived_and_the_callers,
          a_token_that_runs_out_is_made_anew, the_guest_never_sees_the_credential, every_vector_over_the_socket, refused_attempts_spend_the_budget,
          rows_end_at_256_and_the_rest_is_counted, at_most_sixteen_are_in_flight, budgets_hold_under_64_callers,

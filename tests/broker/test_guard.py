@@ -281,6 +281,16 @@ def strangers_get_nowhere():
     eventually(lambda: BROKER.descriptors() <= before + 1, lambda: f"{before} became {BROKER.descriptors()}")
 
 
+def there_is_a_ceiling_of_grants():
+    broker = start(guard_listen=ADDRESS + ":445")
+    for number in range(1, 4097):
+        same(broker.open_grant(number, 1, "p", flags=rig.REMOTE)[0], 0)
+    same(broker.open_grant(4097, 1, "p", flags=rig.REMOTE)[0], -28)
+    same(broker.close_grant(5, 1).calls, 0)
+    same(broker.open_grant(4097, 1, "p", flags=rig.REMOTE)[0], 0)
+    broker.stop()
+
+
 def settings_are_looked_at():
     for change, said in (({"guard_url": ""}, "guard_url"), ({"guard_url": "http://x.org/p"}, "https"), ({"guard_url": "https://x.org"}, "path"),
                          ({"guard_url": "https://x.org/"}, "path"), ({"guard_url": "https://x.org:8443/p"}, "443"),
@@ -332,7 +342,7 @@ def the_live_proof_fails_without_its_settings():
 
 CASES = [calls_go_the_same_way, a_body_goes_byte_for_byte, the_order_of_the_checks, sixteen_of_a_run_are_here,
          two_bodies_of_a_run_are_read_at_once, bodies_of_all_have_a_ceiling, the_end_of_a_run, budgets_are_the_brokers,
-         tokens_are_one_runs, strangers_get_nowhere, settings_are_looked_at, the_live_proof_fails_without_its_settings]
+         tokens_are_one_runs, strangers_get_nowhere, there_is_a_ceiling_of_grants, settings_are_looked_at, the_live_proof_fails_without_its_settings]
 
 try:
     FAILED = rig.run_cases(CASES)

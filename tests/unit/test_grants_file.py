@@ -52,7 +52,7 @@ def refused(field, profile, said_too=""):
 
 
 def keys():
-    for name, options in (("rsa", ["RSA", "-pkeyopt", "rsa_keygen_bits:2048"]), ("rsa1024", ["RSA", "-pkeyopt", "rsa_keygen_bits:1024"]),
+    for name, options in (("rsa", ["RSA", "-pkeyopt", "rsa_keygen_bits:2048"]), ("rsa1024", ["RSA", "-pkeyopt", "rsa_keygen_bits:1024"]), ("rsa2047", ["RSA", "-pkeyopt", "rsa_keygen_bits:2047"]),
                           ("p256", ["EC", "-pkeyopt", "ec_paramgen_curve:P-256"]), ("p384", ["EC", "-pkeyopt", "ec_paramgen_curve:P-384"]),
                           ("ed", ["ED25519"]), ("x", ["X25519"])):
         subprocess.run(["openssl", "genpkey", "-algorithm", *options, "-out", f"{FOLDER}/{name}.pem"], check=True,
@@ -127,6 +127,8 @@ def numbers():
 def words():
     for scopes in ([], ["a"], ["inventory:read", "b", "x" * 256], [f"s{i}" for i in range(64)]):
         taken(f"scopes {str(scopes)[:40]}", {"scopes": scopes})
+    taken("2048 bytes of scopes", {"scopes": ["x" * 256] * 7 + ["y" * 249]})
+    refused("scopes", {"scopes": ["x" * 256] * 7 + ["y" * 250]}, "2048")
     for scopes in ([""], ["a b"], ["a\tb"], ["*"], ["code:run"], ["x" * 257], [1], "a", [f"s{i}" for i in range(65)], {}):
         refused("scopes", {"scopes": scopes})
     for callers in (["*"], ["a", "b"], ["x" * 256], [f"u{i}" for i in range(4096)], ["caf\u00e9 two"]):
@@ -186,7 +188,7 @@ def tokens():
         taken(f"ttl_sec {ttl}", jwt(ttl_sec=ttl))
     for algorithm, file in (("RS256", "rsa.pem"), ("ES256", "p256.pem"), ("EdDSA", "ed.pem")):
         taken(algorithm, signed(algorithm, file))
-        for other in ("rsa.pem", "rsa1024.pem", "p256.pem", "p384.pem", "ed.pem", "x.pem", "locked.pem", "pre.js", "none.pem", "",
+        for other in ("rsa.pem", "rsa1024.pem", "rsa2047.pem", "p256.pem", "p384.pem", "ed.pem", "x.pem", "locked.pem", "pre.js", "none.pem", "",
                       "/etc/passwd", "../x.pem"):
             if other != file:
                 refused("token", signed(algorithm, other), "key_file" if other in ("rsa.pem", "ed.pem") and other != file else "")
