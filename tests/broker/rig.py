@@ -957,4 +957,6 @@ class World:
 
 
 def readable(s, seconds):
-    return bool(select.select([s], [], [], seconds * SLOW)[0])
+    poll = select.poll()  # for any number of descriptors
+    poll.register(s, select.POLLIN)
+    return bool(poll.poll(seconds * SLOW * 1000))

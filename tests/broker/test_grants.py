@@ -556,6 +556,18 @@ def a_body_that_stops_is_answered():
     broker.stop()
 
 
+def an_answer_that_is_not_taken():
+    broker = WORLD.broker("", profiles=PROFILES, env=SECRETS, api_write_ms=300)
+    line = granted("wide", broker=broker)
+    wire = line.connect().send(f"GET /bytes/{4 * MIB} HTTP/1.1\r\nHost: x\r\n\r\n")
+    broker.logged("grant_call", decision="sent")
+    before = broker.descriptors()
+    eventually(lambda: broker.descriptors() < before, "it is kept for ever")
+    need(not wire.answer().whole, "it was taken")
+    same([r[1:3] for r in line.close().rows], [(200, True)])
+    broker.stop()
+
+
 def expect_100_is_answered():
     line = granted("wide")
     wire = line.connect().send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
@@ -879,7 +891,7 @@ CASES = [only_method_target_and_body_are_the_guests, answers_have_a_status_a_typ
          one_grant_at_a_time, plain_http_stays_on_this_host, tokens_are_short_lived_and_the_callers,
          a_token_that_runs_out_is_made_anew, the_guest_never_sees_the_credential, every_vector_over_the_socket, refused_attempts_spend_the_budget,
          rows_end_at_256_and_the_rest_is_counted, at_most_sixteen_are_in_flight, budgets_hold_under_64_callers,
-         calls_of_all_grants_have_a_ceiling, connections_wait_beyond_32, a_request_body_ends_at_one_mib, a_body_that_stops_is_answered,
+         calls_of_all_grants_have_a_ceiling, connections_wait_beyond_32, a_request_body_ends_at_one_mib, a_body_that_stops_is_answered, an_answer_that_is_not_taken,
          expect_100_is_answered, a_response_is_whole_or_not_at_all, an_upstream_that_hangs_is_left, unreachable_and_untrusted_apis,
          an_origin_may_be_private, a_kept_connection_that_closed_is_dialled_anew, capped_routes,
          a_session_lends_its_grant_call_by_call, a_body_that_outlives_its_grant, what_is_under_way_is_cut_off,

@@ -281,6 +281,21 @@ def strangers_get_nowhere():
     eventually(lambda: BROKER.descriptors() <= before + 1, lambda: f"{before} became {BROKER.descriptors()}")
 
 
+def connections_wait_beyond_1024():
+    broker = start(guard_listen=ADDRESS + ":446", api_head_ms=60000 * rig.SLOW)
+    before = broker.descriptors()
+    plain = [socket.create_connection((ADDRESS, 446)) for _ in range(1024)]
+    eventually(lambda: broker.descriptors() == before + 1024, lambda: f"{broker.descriptors()} of {before}")
+    late = socket.create_connection((ADDRESS, 446), timeout=30 * rig.SLOW)
+    late.sendall(b"no TLS at all\r\n\r\n")
+    need(not rig.readable(late, 0.2), "a 1025th is looked at")
+    plain[7].close()
+    need(rig.readable(late, 20), "it is not looked at afterwards")
+    for one in plain:
+        one.close()
+    broker.stop()
+
+
 def there_is_a_ceiling_of_grants():
     broker = start(guard_listen=ADDRESS + ":445")
     for number in range(1, 4097):
@@ -342,7 +357,7 @@ def the_live_proof_fails_without_its_settings():
 
 CASES = [calls_go_the_same_way, a_body_goes_byte_for_byte, the_order_of_the_checks, sixteen_of_a_run_are_here,
          two_bodies_of_a_run_are_read_at_once, bodies_of_all_have_a_ceiling, the_end_of_a_run, budgets_are_the_brokers,
-         tokens_are_one_runs, strangers_get_nowhere, there_is_a_ceiling_of_grants, settings_are_looked_at, the_live_proof_fails_without_its_settings]
+         tokens_are_one_runs, strangers_get_nowhere, there_is_a_ceiling_of_grants, connections_wait_beyond_1024, settings_are_looked_at, the_live_proof_fails_without_its_settings]
 
 try:
     FAILED = rig.run_cases(CASES)
