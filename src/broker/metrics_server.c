@@ -1,7 +1,7 @@
 #include "broker/metrics_server.h"
 
-#include "broker/patience.h"
 #include "http/head.h"
+#include "http/patience.h"
 #include "sys/unixsock.h"
 
 #include <errno.h>
