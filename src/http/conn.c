@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 static void look_for_head(struct http_conn *c);
+static void begin_exchange(struct http_conn *c);
 static void body_step(struct http_conn *c);
 
 static struct evbuffer *input(const struct http_conn *c)
