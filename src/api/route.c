@@ -191,17 +191,19 @@ static void on_request(void *arg, struct http_exchange *x)
     struct api *api = arg;
     struct call *call = call_new(api, x);
     const struct http_request *r = x->request;
-    if (call == NULL || (call->target = strndup(r->target.at, r->target.n)) == NULL) {
+    struct http_text path, target = r->form == HTTP_ABSOLUTE_FORM ? r->path : r->target;
+    bool known;
+    if (call == NULL || (call->target = strndup(target.at, target.n)) == NULL) {
         http_abort(x);
         return;
     }
-    if (r->form != HTTP_ORIGIN_FORM) {
+    // Where nobody proves who they are, the host they name counts, and it is to be in one place.
+    bool absolute_fits = r->form == HTTP_ABSOLUTE_FORM && call->listener->auth != AUTH_NONE;
+    if (r->form != HTTP_ORIGIN_FORM && !absolute_fits) {
         reply_error(call, 400, "bad_target", "the request's target must be a path");
         return;
     }
-    struct http_text path;
-    bool known;
-    http_target_split((struct http_text){call->target, r->target.n}, &path, &call->query);
+    http_target_split((struct http_text){call->target, target.n}, &path, &call->query);
     find_route(call, r->method, path, &known);
     if ((call->route == NULL || !call->route->open) && !authenticate(call))
         return;

@@ -109,6 +109,8 @@ static void read_wish(struct json_in *in, struct wish *w)
     if (key != NULL && in->error == 0)
         snprintf(w->key, sizeof w->key, "%s", key);
     w->template_name = json_in_text(in, "template", 64);
+    if (w->template_name != NULL && w->template_name[0] == '\0')
+        json_in_fault(in, "template is empty; leave it out to get the default");
     w->memory_mib = json_in_number(in, "memory_mib", 1, UINT32_MAX, 0);
     w->vcpus = json_in_number(in, "vcpus", 1, 4096, 0);
     w->ttl_seconds = json_in_number(in, "ttl_seconds", 1, TTL_SECONDS_MAX, 0);

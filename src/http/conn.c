@@ -124,12 +124,12 @@ static void linger_step(struct http_conn *c)
     }
     if (unsent(c) > 0)
         return;
-    if (c->eof)
+    if (c->eof || c->peer.tls) {  // of TLS there is no half to keep open
         die(c);
-    else if (c->peer.tls)
-        die(c);  // the session's end is written by SSL_free; there is no half of it to keep open
-    else
-        shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+        return;
+    }
+    shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+    patience_start(&c->patience, HTTP_LINGER_MS);
 }
 
 static void linger(struct http_conn *c)
@@ -153,8 +153,7 @@ void conn_finish(struct http_conn *c, bool aborted)
         make_abrupt(c);
         die(c);
     } else if (!c->keep || c->server->draining) {
-        // What is still to be taken has its patience; behind it there is little.
-        patience_start(&c->patience, unsent(c) > 0 ? c->server->limits.progress_ms : HTTP_LINGER_MS);
+        patience_start(&c->patience, c->server->limits.progress_ms);  // until it is taken; behind that, HTTP_LINGER_MS
         linger(c);
     } else {
         c->state = CONN_HEAD;
@@ -178,7 +177,7 @@ void conn_taken(struct http_conn *c)
 void http_taken_close(struct http_taken *t)
 {
     struct http_conn *c = (struct http_conn *)t;
-    patience_start(&c->patience, HTTP_LINGER_MS);
+    patience_start(&c->patience, c->server->limits.progress_ms);
     linger(c);
 }
 
