@@ -3,6 +3,7 @@
     api = Api(engine_socket)           # started, as a user of its own
     api.ask("POST", "/v1/sessions", {"key": "a"})  ->  Answer
 """
+import faulthandler
 import http.client
 import json
 import os
@@ -60,6 +61,7 @@ def run_cases(cases, after=lambda: None):
     wanted = os.environ.get("SANDBOX_TEST_ONLY")
     cases = [c for c in cases if not wanted or wanted in c.__name__]
     print(f"1..{len(cases)}", flush=True)
+    faulthandler.register(signal.SIGUSR1)
     failed = 0
     for number, case in enumerate(cases, 1):
         start = time.monotonic()
