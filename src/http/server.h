@@ -34,7 +34,7 @@
 enum {
     HTTP_WINDOW = 64 * 1024,  // held of each direction of a connection
     HTTP_LINGER_MS = 2000,
-    HTTP_LINGER_BYTES = 1024 * 1024,
+    HTTP_LINGER_BYTES = 16 * 1024 * 1024,
     HTTP_BUSY_MAX = 64,              // connections beyond max_connections that are told so; more are closed
     HTTP_ACCEPTS_MAX = 64,           // in one turn of the loop
     HTTP_ANSWER_HEADERS_MAX = 4096,  // bytes of the fields that a handler adds
