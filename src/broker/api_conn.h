@@ -12,7 +12,7 @@
 #define BROKER_API_CONN_H
 
 #include "broker/api_call.h"
-#include "broker/patience.h"
+#include "http/patience.h"
 #include "http/body.h"
 #include "http/head.h"
 

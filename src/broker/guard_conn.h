@@ -5,7 +5,7 @@
 #include "broker/api_call.h"
 #include "broker/guard.h"
 #include "broker/guard_envelope.h"
-#include "broker/patience.h"
+#include "http/patience.h"
 #include "http/body.h"
 #include "http/head.h"
 

@@ -1,8 +1,8 @@
 #include "broker/metrics_server.h"
 
 #include "broker/grant_metrics.h"
-#include "broker/patience.h"
 #include "http/head.h"
+#include "http/patience.h"
 #include "sys/unixsock.h"
 
 #include <errno.h>
