@@ -137,7 +137,7 @@ struct broker_add {
 
 enum broker_line_kind { BROKER_LINE_LISTENER = 1, BROKER_LINE_FEED };
 
-struct broker_line {
+struct broker_line_add {
     uint32_t kind;  // enum broker_line_kind
 };
 
@@ -163,10 +163,10 @@ struct broker_request {
     uint32_t sandbox_id;
     uint32_t version;  // HELLO: what it speaks; else 0
     union {
-        struct broker_add add;      // ADD
-        struct broker_line line;    // LINE_ADD
-        struct broker_grant grant;  // GRANT_OPEN, GRANT_CLOSE
-    };                              // behind these, and for the others: zero
+        struct broker_add add;        // ADD
+        struct broker_line_add line;  // LINE_ADD
+        struct broker_grant grant;    // GRANT_OPEN, GRANT_CLOSE
+    };                                // behind these, and for the others: zero
 };
 
 // The first bytes of GRANT_OPEN's memfd.
