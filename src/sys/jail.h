@@ -109,11 +109,13 @@ struct jail_volume {
 };
 
 // Bits of jail_network.line: which line a sandbox gets.  None: no device at all.
+//   PROXY        TCP to the broker's port at the host's end
+//   TRANSPARENT  with PROXY: also DNS there, and TCP to the synthetic range, which is redirected; a default route
+//   PUBLISH      the engine can connect to it (DIAL)
 enum {
-    JAIL_LINE_PROXY = 1,  // TCP to the broker's port at the host end of its line
-    JAIL_LINE_TRANSPARENT =
-        2,                  // with PROXY: also DNS there, and TCP to the synthetic range, which is redirected; a default route
-    JAIL_LINE_PUBLISH = 4,  // the engine can connect to it (DIAL)
+    JAIL_LINE_PROXY = 1,
+    JAIL_LINE_TRANSPARENT = 2,
+    JAIL_LINE_PUBLISH = 4,
     JAIL_LINE_ALL_ = 7,
 };
 

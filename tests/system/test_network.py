@@ -11,7 +11,7 @@ import threading
 
 import line_rig as rig
 from line_rig import DIAL, EVERYBODY, PORT, PROXY, PUBLISH, REDIRECT_PORT, STOP, TRANSPARENT, Jail, frame, ipv4, tcp, udp
-from own_system import SLOW, eventually, need, run_cases, work_folder
+from own_system import SLOW, below, describe, eventually, need, run_cases, still_alive, work_folder
 
 rig.enter()
 WORK = work_folder("network")
@@ -590,10 +590,11 @@ def a_killed_jailer_leaves_nothing_and_starts_anew():
     made = jail("crash").set_up()
     for _ in range(3):
         sandboxes = made.sandboxes(4, PROXY | TRANSPARENT | PUBLISH)
-        helper = made.helper()
+        processes = below(made.process.pid)
         made.send(rig.START, fds=[sandboxes[0].control.fileno()], line=PROXY)
         made.kill()
-        eventually(lambda pid=helper: not os.path.exists(f"/proc/{pid}"), 20, "the helper is left")
+        eventually(lambda known=processes: not still_alive(known), 20,
+                   lambda known=processes: "left: " + ", ".join(describe(pid) for pid in still_alive(known)))
         need(host_state() == BEFORE, "the host's rules, addresses or routes are others")
         for sandbox in sandboxes:
             sandbox.let_go()
