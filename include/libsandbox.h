@@ -171,7 +171,8 @@ typedef enum {
     SANDBOX_EVENT_STDERR = 2,     /* likewise */
     SANDBOX_EVENT_EXIT = 3,       /* result: the command has ended, and all it wrote has been read */
     SANDBOX_EVENT_STDIN_ROOM = 4, /* sandbox_stream_write_stdin takes more again */
-    SANDBOX_EVENT_DROPPED = 5     /* dropped: so many bytes of an attached process's output are missing here */
+    SANDBOX_EVENT_DROPPED = 5,    /* dropped: so many bytes of an attached process's output are missing here */
+    SANDBOX_EVENT_FILE = 6        /* file_size, file_offset: of what sandbox_open_read opened, before its bytes */
 } sandbox_event_type_t;
 
 typedef struct {
@@ -180,7 +181,9 @@ typedef struct {
     size_t len;
     const sandbox_exec_result_t *result; /* out and err are empty: they were events */
     uint64_t dropped;
-    uint64_t reserved[5];
+    uint64_t file_size;   /* of SANDBOX_EVENT_FILE: bytes the file has */
+    uint64_t file_offset; /* and where reading begins */
+    uint64_t reserved[3];
 } sandbox_event_t;
 
 /* Where sandbox_exec_streaming puts output.  Each is called from the calling thread with bytes as they come; a return value
@@ -266,6 +269,17 @@ typedef struct {
 #define SANDBOX_WRITE_APPEND 1u  /* add to the end */
 #define SANDBOX_WRITE_EXCL 2u    /* SANDBOX_ERR_EXISTS if the file is there */
 #define SANDBOX_WRITE_PARENTS 4u /* make missing directories above it (mode 0755) */
+#define SANDBOX_WRITE_INSIDE                                                                                                   \
+    8u /* of streams: stay inside /workspace, also through symbolic links, as sandbox_write_file does */
+
+/* What sandbox_open_read reads. */
+typedef struct {
+    uint64_t offset; /* where to begin */
+    uint64_t most;   /* bytes; 0: to the end */
+    int from_end;    /* 1: `offset` counts back from the end, at most to the beginning */
+    int inside;      /* 1: stay inside /workspace, also through symbolic links, as sandbox_read_file does */
+    uint64_t reserved[6];
+} sandbox_read_options_t;
 
 /* ---- Connections ------------------------------------------------------------------------------------------------- */
 
@@ -446,6 +460,18 @@ sandbox_error_t sandbox_read_stream(sandbox_handle_t *handle, const char *path, 
  * and `flags` as for sandbox_write_file; with SANDBOX_WRITE_APPEND it grows as bytes come. */
 sandbox_error_t sandbox_write_stream(sandbox_handle_t *handle, const char *path, int fd, uint32_t mode, uint32_t flags,
                                      sandbox_transfer_t *out_transfer);
+
+/* The same two as streams that the caller drives, for programs with an event loop (sandbox_stream_fd).  A stream is freed with
+ * sandbox_stream_free; before its end that breaks the transfer off, and a file that was being replaced stays what it was.
+ *
+ * Reading gives one SANDBOX_EVENT_FILE, then SANDBOX_EVENT_STDOUT with bytes of the file, no more of them than it had when it
+ * was opened, then SANDBOX_EVENT_EXIT.  `options` NULL: all of the file, any path. */
+sandbox_error_t sandbox_open_read(sandbox_handle_t *handle, const char *path, const sandbox_read_options_t *options,
+                                  sandbox_stream_t **out_stream);
+/* Takes bytes with sandbox_stream_write_stdin; sandbox_stream_close_stdin is the end of the file, and SANDBOX_EVENT_EXIT says
+ * that it is in place.  An error can come before that. */
+sandbox_error_t sandbox_open_write(sandbox_handle_t *handle, const char *path, uint32_t mode, uint32_t flags,
+                                   sandbox_stream_t **out_stream);
 
 /* ---- Session volumes --------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,6 @@
 // One file of any size, out and in.
+#include "agent/file_open.h"
+#include "agent/files.h"
 #include "agent/job.h"
 #include "agent/strv.h"
 #include "base/cleanup.h"
@@ -13,9 +15,9 @@
 enum { PIECE = 64 * 1024, TEMPORARY_HEX = 16 };
 
 // Opens without waiting (a FIFO), and gives back what is a regular file only.
-static int open_regular(const char *path, int flags, mode_t mode, struct stat *ret_stat)
+static int open_regular(int dir, const char *path, int flags, mode_t mode, struct stat *ret_stat)
 {
-    cleanup_fd int fd = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
+    cleanup_fd int fd = openat(dir, path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
     if (fd < 0)
         return -errno;
     if (fstat(fd, ret_stat) < 0)
@@ -25,11 +27,13 @@ static int open_regular(const char *path, int flags, mode_t mode, struct stat *r
     return S_ISREG(ret_stat->st_mode) ? take_fd(&fd) : -EMEDIUMTYPE;
 }
 
-static int copy(int from, int to, uint64_t *bytes)
+// At most `most` bytes.
+static int copy(int from, int to, uint64_t most, uint64_t *bytes)
 {
     static uint8_t piece[PIECE];
-    for (;;) {
-        ssize_t n = read_some(from, piece, sizeof piece);
+    while (*bytes < most) {
+        uint64_t left = most - *bytes;
+        ssize_t n = read_some(from, piece, left < sizeof piece ? (size_t)left : sizeof piece);
         if (n <= 0)
             return (int)n;
         int r = write_fully(to, piece, (size_t)n);
@@ -37,6 +41,7 @@ static int copy(int from, int to, uint64_t *bytes)
             return r;
         *bytes += (uint64_t)n;
     }
+    return 0;
 }
 
 static void fill(struct answer *a, uint64_t bytes)
@@ -48,22 +53,67 @@ static void fill(struct answer *a, uint64_t bytes)
     a->result.transfer = &a->body.transfer;
 }
 
+// ---- out ----
+
+// What a confined request may reach is found step by step (resolve.h).  A descriptor, a negative errno, or 0 with `a` refused.
+static int open_confined(const Sandbox__Guest__ReadStream *request, struct stat *ret_stat, struct answer *a)
+{
+    cleanup_target struct target t = TARGET_INIT;
+    cleanup_place struct place p = PLACE_INIT;
+    if (!target_open(&t, &request->path, false, a))
+        return 0;
+    int r = t.wants_dir ? -ENOTDIR : resolve(&t.scope, t.rest, true, &p);
+    return r < 0 ? r : file_open_regular(&p, O_RDONLY, ret_stat);
+}
+
+static void put_u64(uint64_t value, uint8_t *bytes)
+{
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(value >> (56 - 8 * i));
+}
+
+static int send_file(const Sandbox__Guest__ReadStream *request, int fd, const struct stat *st, uint64_t *bytes)
+{
+    uint64_t size = (uint64_t)st->st_size, offset = request->offset;
+    if (request->from_end)
+        offset = offset < size ? size - offset : 0;
+    if (offset > 0 && lseek(fd, (off_t)offset, SEEK_SET) < 0)
+        return -errno;
+    uint64_t most = request->most > 0 ? request->most : UINT64_MAX;
+    if (request->described) {
+        uint8_t head[16];
+        put_u64(size, head);
+        put_u64(offset, head + 8);
+        int r = write_fully(STDOUT_FILENO, head, sizeof head);
+        if (r < 0)
+            return r;
+        uint64_t left = offset < size ? size - offset : 0;
+        if (most > left)
+            most = left;
+    }
+    return copy(fd, STDOUT_FILENO, most, bytes);
+}
+
 void read_stream_run(const Sandbox__Guest__ReadStream *request, struct answer *a)
 {
     cleanup_free char *path = text_copy(&request->path);
     struct stat st;
     uint64_t bytes = 0;
-    cleanup_fd int fd = path != NULL ? open_regular(path, O_RDONLY, 0, &st) : -ENOMEM;
-    int r = fd < 0 ? fd : 0;
-    if (r == 0 && request->offset > 0 && lseek(fd, (off_t)request->offset, SEEK_SET) < 0)
-        r = -errno;
-    if (r == 0)
-        r = copy(fd, STDOUT_FILENO, &bytes);
+    cleanup_fd int fd = path == NULL        ? -ENOMEM
+                        : request->confined ? open_confined(request, &st, a)
+                                            : open_regular(AT_FDCWD, path, O_RDONLY, 0, &st);
+    if (fd == 0) {  // refused; descriptor 0 is the stream's
+        fd = -1;
+        return;
+    }
+    int r = fd < 0 ? fd : send_file(request, fd, &st, &bytes);
     if (r < 0)
         answer_file_error(a, "read", path != NULL ? path : "", r);
     else
         fill(a, bytes);
 }
+
+// ---- in ----
 
 static int make_parents(char *path)
 {
@@ -77,24 +127,62 @@ static int make_parents(char *path)
     return 0;
 }
 
-static int append_to(const Sandbox__Guest__WriteStream *request, const char *path, mode_t mode, uint64_t *bytes)
+// The folder of `path` and the name in it, a link's target in place of the link.
+static int split(const char *path, struct place *p)
+{
+    cleanup_free char *real = realpath(path, NULL);
+    const char *whole = real != NULL ? real : path;
+    const char *slash = strrchr(whole, '/');
+    size_t n = strlen(slash + 1);
+    if (n == 0)
+        return -EISDIR;
+    if (n > NAME_BYTES_MAX)
+        return -ENAMETOOLONG;
+    memcpy(p->name, slash + 1, n + 1);
+    cleanup_free char *folder = strndup(whole, (size_t)(slash - whole) + 1);
+    if (folder == NULL)
+        return -ENOMEM;
+    p->dir = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return p->dir < 0 ? -errno : 0;
+}
+
+// Where the file is to be: 0, a negative errno, or 1 with `a` refused.
+static int find_place(const Sandbox__Guest__WriteStream *request, char *path, struct place *p, struct answer *a)
+{
+    if (!request->confined) {
+        int r = request->parents ? make_parents(path) : 0;
+        return r < 0 ? r : split(path, p);
+    }
+    cleanup_target struct target t = TARGET_INIT;
+    if (!target_open(&t, &request->path, false, a))
+        return 1;
+    int r = t.wants_dir ? -EISDIR : request->parents ? resolve_make_parents(&t.scope, t.rest) : 0;
+    // An exclusive write makes a new file: a link in its place, wherever it leads, is something that exists.
+    if (r == 0)
+        r = resolve(&t.scope, t.rest, !request->exclusive, p);
+    return r == 0 && p->name[0] == '\0' ? -EISDIR : r;
+}
+
+static int append_to(const Sandbox__Guest__WriteStream *request, const struct place *p, mode_t mode, uint64_t *bytes)
 {
     struct stat st;
-    int flags = O_WRONLY | O_APPEND | O_CREAT | (request->exclusive ? O_EXCL : 0);
-    cleanup_fd int fd = open_regular(path, flags, mode, &st);
-    return fd < 0 ? fd : copy(STDIN_FILENO, fd, bytes);
+    int flags = O_WRONLY | O_APPEND | O_CREAT | (request->exclusive ? O_EXCL : 0) | (request->confined ? O_NOFOLLOW : 0);
+    cleanup_fd int fd = open_regular(p->dir, p->name, flags, mode, &st);
+    return fd < 0 ? fd : copy(STDIN_FILENO, fd, UINT64_MAX, bytes);
 }
 
 // What is in the way of the new file, which takes its permission bits from it.
-static int look_at_old(const char *path, bool exclusive, mode_t *mode)
+static int look_at_old(const Sandbox__Guest__WriteStream *request, const struct place *p, mode_t *mode)
 {
     struct stat st;
-    if (stat(path, &st) < 0)
+    if (fstatat(p->dir, p->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT ? 0 : -errno;
-    if (exclusive)
+    if (request->exclusive)
         return -EEXIST;
     if (S_ISDIR(st.st_mode))
         return -EISDIR;
+    if (S_ISLNK(st.st_mode) && !request->confined)
+        return 0;  // it leads nowhere, and gives way
     if (!S_ISREG(st.st_mode))
         return -EMEDIUMTYPE;
     *mode = st.st_mode & 07777;
@@ -103,26 +191,23 @@ static int look_at_old(const char *path, bool exclusive, mode_t *mode)
 
 // A new file that takes the old one's place when all has come, so that nobody ever sees a part of it.
 struct replacement {
-    const char *final;
+    const struct place *place;
     int fd;
-    bool nameless;                       // until it is whole; then nothing is left of one that is broken off
-    char temporary[PATH_BYTES_MAX + 1];  // beside the final one
+    bool nameless;       // until it is whole; then nothing is left of one that is broken off
+    char temporary[32];  // beside the final one
 };
 
 static int open_new(struct replacement *n)
 {
     char hex[TEMPORARY_HEX + 1];
     int r = random_hex(hex, TEMPORARY_HEX);
-    int folder = (int)(strrchr(n->final, '/') + 1 - n->final);
-    int len = snprintf(n->temporary, sizeof n->temporary, "%.*s.sandbox-%s", folder, n->final, hex);
-    if (r < 0 || len < 0 || (size_t)len >= sizeof n->temporary)
-        return r < 0 ? r : -ENAMETOOLONG;
-    char dir[PATH_BYTES_MAX + 1];
-    snprintf(dir, sizeof dir, "%.*s", folder, n->final);
-    n->fd = open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (r < 0)
+        return r;
+    snprintf(n->temporary, sizeof n->temporary, ".sandbox-%s", hex);
+    n->fd = openat(n->place->dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
     n->nameless = n->fd >= 0;
     if (n->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL))
-        n->fd = open(n->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        n->fd = openat(n->place->dir, n->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     return n->fd < 0 ? -errno : 0;
 }
 
@@ -130,7 +215,7 @@ static int name_it(struct replacement *n)
 {
     char self[48];
     snprintf(self, sizeof self, "/proc/self/fd/%d", n->fd);
-    if (n->nameless && linkat(AT_FDCWD, self, AT_FDCWD, n->temporary, AT_SYMLINK_FOLLOW) < 0)
+    if (n->nameless && linkat(AT_FDCWD, self, n->place->dir, n->temporary, AT_SYMLINK_FOLLOW) < 0)
         return -errno;
     n->nameless = false;
     return 0;
@@ -138,33 +223,30 @@ static int name_it(struct replacement *n)
 
 static int put_in_place(struct replacement *n, bool exclusive)
 {
-    int r = name_it(n);
+    int r = name_it(n), dir = n->place->dir;
     if (r < 0)
         return r;
     if (exclusive)
-        return link(n->temporary, n->final) < 0 ? -errno : 0;
-    return rename(n->temporary, n->final) < 0 ? -errno : 0;
+        return linkat(dir, n->temporary, dir, n->place->name, 0) < 0 ? -errno : 0;
+    return renameat(dir, n->temporary, dir, n->place->name) < 0 ? -errno : 0;
 }
 
-static int replace(const Sandbox__Guest__WriteStream *request, const char *path, mode_t mode, uint64_t *bytes)
+static int replace(const Sandbox__Guest__WriteStream *request, const struct place *p, mode_t mode, uint64_t *bytes)
 {
-    int r = look_at_old(path, request->exclusive, &mode);
+    int r = look_at_old(request, p, &mode);
     if (r < 0)
         return r;
-    // A link's target is replaced, not the link.
-    cleanup_free char *real = realpath(path, NULL);
-    static struct replacement n;
-    n = (struct replacement){.final = real != NULL ? real : path, .fd = -1};
+    struct replacement n = {.place = p, .fd = -1};
     r = open_new(&n);
     if (r < 0)
         return r;
-    r = copy(STDIN_FILENO, n.fd, bytes);
+    r = copy(STDIN_FILENO, n.fd, UINT64_MAX, bytes);
     if (r == 0 && fchmod(n.fd, mode) < 0)
         r = -errno;
     if (r == 0)
         r = put_in_place(&n, request->exclusive);
     if (!n.nameless && (r < 0 || request->exclusive))
-        unlink(n.temporary);
+        unlinkat(p->dir, n.temporary, 0);
     close_fd(&n.fd);
     return r;
 }
@@ -172,11 +254,14 @@ static int replace(const Sandbox__Guest__WriteStream *request, const char *path,
 void write_stream_run(const Sandbox__Guest__WriteStream *request, struct answer *a)
 {
     cleanup_free char *path = text_copy(&request->path);
+    cleanup_place struct place p = PLACE_INIT;
     mode_t mode = request->mode != 0 ? request->mode : 0644;
     uint64_t bytes = 0;
-    int r = path == NULL ? -ENOMEM : request->parents ? make_parents(path) : 0;
+    int r = path == NULL ? -ENOMEM : find_place(request, path, &p, a);
+    if (r > 0)
+        return;
     if (r == 0)
-        r = request->append ? append_to(request, path, mode, &bytes) : replace(request, path, mode, &bytes);
+        r = request->append ? append_to(request, &p, mode, &bytes) : replace(request, &p, mode, &bytes);
     if (r < 0)
         answer_file_error(a, "write", path != NULL ? path : "", r);
     else

@@ -10,7 +10,7 @@ bool machine_wanted(int argc, char **argv)
     return argc > 1 && strcmp(argv[1], "--vm") == 0;
 }
 
-static bool hostname_good(const char *name)
+bool machine_hostname_good(const char *name)
 {
     size_t n = strlen(name);
     return n > 0 && n <= JAIL_HOSTNAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == n;
@@ -92,7 +92,7 @@ bool machine_options_parse(int argc, char **argv, struct machine_options *ret_op
             good = parse_u64(optarg, 1, JAIL_PIDS_MAX, &o.pids_max) == 0;
         else if (c == VCPUS)
             good = parse_u64(optarg, 1, JAIL_VCPUS_MAX, &o.vcpus) == 0;
-        else if (c == HOSTNAME && hostname_good(optarg))
+        else if (c == HOSTNAME && machine_hostname_good(optarg))
             good = strcpy(o.hostname, optarg) != NULL;
         else if (c == LINE)
             good = line_parse(optarg, &o.line);

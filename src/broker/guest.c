@@ -5,6 +5,7 @@
 #include "broker/exchange.h"
 #include "broker/token.h"
 #include "broker/tunnel.h"
+#include "http/status.h"
 #include "sys/idna.h"
 
 #include <errno.h>
@@ -111,40 +112,6 @@ void guest_next(struct guest *g, bool keep)
 
 // ---- answers of our own ----
 
-static const char *phrase(unsigned status)
-{
-    switch (status) {
-    case 400:
-        return "Bad Request";
-    case 401:
-        return "Unauthorized";
-    case 403:
-        return "Forbidden";
-    case 407:
-        return "Proxy Authentication Required";
-    case 408:
-        return "Request Timeout";
-    case 413:
-        return "Content Too Large";
-    case 414:
-        return "URI Too Long";
-    case 417:
-        return "Expectation Failed";
-    case 431:
-        return "Request Header Fields Too Large";
-    case 501:
-        return "Not Implemented";
-    case 502:
-        return "Bad Gateway";
-    case 503:
-        return "Service Unavailable";
-    case 505:
-        return "HTTP Version Not Supported";
-    default:
-        return "Refused";
-    }
-}
-
 static void put_answer(struct guest *g, unsigned status, const char *sentence, bool close, bool head_only)
 {
     cleanup_buf struct buf body = BUF_INIT(2048);
@@ -160,7 +127,7 @@ static void put_answer(struct guest *g, unsigned status, const char *sentence, b
     char line[64];
     snprintf(line, sizeof line, "HTTP/1.1 %u ", status);
     http_put_text(&w, line);
-    http_put_text(&w, phrase(status));
+    http_put_text(&w, http_status_phrase(status));
     http_put_text(&w, "\r\nContent-Type: application/json\r\nCache-Control: no-store\r\nX-Sandbox-Reason: ");
     http_put_text(&w, g->record.reason);
     http_put_text(&w, "\r\n");

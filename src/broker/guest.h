@@ -11,8 +11,8 @@
 
 #include "broker/decide.h"
 #include "broker/dial.h"
-#include "broker/patience.h"
 #include "http/head.h"
+#include "http/patience.h"
 
 enum { LINGER_MS = 2000, LINGER_BYTES = 1024 * 1024 };
 enum { BUSY_MAX = 64 };  // connections beyond a ceiling that are told so at once; more are closed

@@ -1,22 +1,19 @@
 #include "broker/listener.h"
 
 #include "base/log.h"
+#include "http/acceptor.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ACCEPTS_MAX = 64 };  // in one turn of the loop
-
 struct listener {
     struct sandbox *sandbox;
-    int fd;
-    struct event *event, *pause;
+    struct acceptor *acceptor;
     accept_fn *fn;
 };
 
@@ -43,40 +40,17 @@ static bool is_guest(const struct sandbox *s, const struct sockaddr_in *from)
     return from->sin_family == AF_INET && memcmp(&from->sin_addr, s->guest.bytes, 4) == 0;
 }
 
-static void on_pause_over(evutil_socket_t fd, short what, void *arg)
+static void on_connection(void *arg, int fd, const struct sockaddr *from, socklen_t n)
 {
     struct listener *l = arg;
-    (void)fd;
-    (void)what;
-    event_add(l->event, NULL);
-}
-
-static void on_connection(evutil_socket_t listening, short what, void *arg)
-{
-    struct listener *l = arg;
-    (void)what;
-    for (int i = 0; i < ACCEPTS_MAX; i++) {
-        struct sockaddr_in from;
-        socklen_t n = sizeof from;
-        int fd = accept4(listening, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0) {
-            // Out of descriptors: the connection waits, and this loop must not spin on it.
-            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-                event_del(l->event);
-                evtimer_add(l->pause, &(struct timeval){.tv_usec = 100000});
-            }
-            return;
-        }
-        if (!is_guest(l->sandbox, &from)) {
-            log_warn("stranger", log_u64("sandbox_id", l->sandbox->id));
-            close(fd);
-            continue;
-        }
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-        setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int));
-        l->sandbox->broker->metrics.connections++;
-        l->fn(l->sandbox, fd);
+    (void)n;
+    if (!is_guest(l->sandbox, (const struct sockaddr_in *)from)) {
+        log_warn("stranger", log_u64("sandbox_id", l->sandbox->id));
+        close(fd);
+        return;
     }
+    l->sandbox->broker->metrics.connections++;
+    l->fn(l->sandbox, fd);
 }
 
 int listener_new(struct sandbox *s, int fd, accept_fn *fn, struct listener **ret)
@@ -86,13 +60,11 @@ int listener_new(struct sandbox *s, int fd, accept_fn *fn, struct listener **ret
         close(fd);
         return -ENOMEM;
     }
-    *l = (struct listener){.sandbox = s, .fd = fd, .fn = fn};
-    evutil_make_socket_nonblocking(fd);
-    l->event = event_new(s->broker->base, fd, EV_READ | EV_PERSIST, on_connection, l);
-    l->pause = evtimer_new(s->broker->base, on_pause_over, l);
-    if (l->event == NULL || l->pause == NULL || event_add(l->event, NULL) < 0) {
-        listener_free(l);
-        return -ENOMEM;
+    *l = (struct listener){.sandbox = s, .fn = fn};
+    int r = acceptor_new(s->broker->base, fd, on_connection, l, &l->acceptor);
+    if (r < 0) {
+        free(l);
+        return r;
     }
     *ret = l;
     return 0;
@@ -102,11 +74,7 @@ struct listener *listener_free(struct listener *l)
 {
     if (l == NULL)
         return NULL;
-    if (l->event != NULL)
-        event_free(l->event);
-    if (l->pause != NULL)
-        event_free(l->pause);
-    close(l->fd);
+    acceptor_free(l->acceptor);
     free(l);
     return NULL;
 }

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "broker/decide.h"
 #include "broker/listener.h"
-#include "broker/patience.h"
+#include "http/patience.h"
 #include "wire/dns_message.h"
 
 #include <errno.h>

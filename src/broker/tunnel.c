@@ -1,8 +1,8 @@
 #include "broker/tunnel.h"
 
 #include "broker/dial.h"
-#include "broker/patience.h"
 #include "broker/splice.h"
+#include "http/patience.h"
 #include "wire/tls_hello.h"
 
 #include <errno.h>

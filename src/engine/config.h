@@ -48,9 +48,10 @@ struct config {
     char metrics_socket[CONFIG_NAME_MAX + 1];  // likewise; "" is off
     uint64_t socket_mode;
     struct uid_list allowed_uids;
-    uint64_t log_level;                   // enum log_level
-    uint64_t isolation_floor;             // sandbox_isolation_t
-    char vm_kernel[CONFIG_NAME_MAX + 1];  // of the store of kernels
+    uint64_t log_level;                               // enum log_level
+    uint64_t isolation_floor;                         // sandbox_isolation_t
+    char vm_kernel[CONFIG_NAME_MAX + 1];              // of the store of kernels
+    uint64_t template_memory_mib, template_disk_mib;  // what snapshots of booted templates may hold of each
 
     uint64_t max_connections;
     uint64_t max_owned_per_connection;

@@ -335,6 +335,8 @@ static bool try_pool(struct create *c)
     sb->from_pool = true;
     sandbox_adopt(sb, c->client);
     sb->create = c;
+    if (sb->tier->driver->claim != NULL)
+        sb->tier->driver->claim(sb->tier->self, sb->handle);
     int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
     if (r == 0)
         r = sandbox_entitle(sb, c->egress);

@@ -200,9 +200,13 @@ static int add_vm_tier(struct engine *e)
                                      .jailer = e->container,
                                      .run_dir = ENGINE_FD_RUN_DIR,
                                      .store = ENGINE_FD_TEMPLATES_DIR,
+                                     .state_dir = ENGINE_FD_STATE_DIR,
                                      .kernel = e->config->vm_kernel,
                                      .settle_ms = e->config->stop_deadline_ms / 4 * 3,
-                                     .answer_ms = e->config->guest_deadline_ms};
+                                     .start_ms = e->config->start_deadline_ms,
+                                     .answer_ms = e->config->guest_deadline_ms,
+                                     .template_memory_mib = e->config->template_memory_mib,
+                                     .template_disk_mib = e->config->template_disk_mib};
     int r = vm_driver_new(&config, &e->vm);
     if (r < 0)
         return r;
@@ -274,6 +278,7 @@ struct engine *engine_free(struct engine *e)
     e->metrics_server = metrics_server_free(e->metrics_server);
     close_clients(e);
     e->pool = pool_free(e->pool);
+    vm_driver_stop(e->vm);
     e->workers = workers_free(e->workers);
     broker_line_close(e->broker);
     e->container = container_free(e->container);  // ends every sandbox that is left

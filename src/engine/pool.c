@@ -252,7 +252,8 @@ static void fill(struct shelf *shelf)
                                  .disk_mib_s = (uint32_t)e->config->disk_mib_s,
                                  .disk_iops = (uint32_t)e->config->disk_iops,
                                  .hostname = sb->hostname,
-                                 .network = shelf->shape.network};
+                                 .network = shelf->shape.network,
+                                 .waits = true};
     int r = timer_set(e->loop, &w->patience, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
     if (r == 0)
         r = sandbox_start(sb, &start);

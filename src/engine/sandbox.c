@@ -368,6 +368,8 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         take_fd(&fd);
         take_fd(&dial);
     }
+    if (r == 0 && sb->restored)
+        r = agent_line_identify(sb->line, sb->hostname);
     return r;
 }
 
@@ -381,6 +383,7 @@ static void on_start(void *arg, const struct driver_answer *answer)
     if (r == 0) {
         sb->started = true;
         sb->handle = answer->handle;
+        sb->restored = answer->restored;
         sb->since_ns = mono_ns();
     }
     if (sb->state == SANDBOX_CLOSING) {  // given up meanwhile
@@ -397,7 +400,7 @@ static void on_start(void *arg, const struct driver_answer *answer)
         }
         if (sb->warm == NULL)
             create_started(sb->create, r, answer->detail);
-        else if (r < 0 || agent_line_is_up(sb->line))
+        else if (r < 0 || answer->waits || agent_line_is_up(sb->line))
             pool_started(sb->warm, r, answer->detail);
     }
     sandbox_unref(sb);
@@ -446,7 +449,7 @@ void sandbox_destroy_for(struct sandbox *sb, struct request *r)
 
 const char *sandbox_start_name(const struct sandbox *sb)
 {
-    return sb->from_pool ? "pool" : "cold";
+    return sb->from_pool ? "pool" : sb->restored ? "restored" : "cold";
 }
 
 uint64_t sandbox_uptime_ns(const struct sandbox *sb)

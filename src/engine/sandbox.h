@@ -51,6 +51,7 @@ struct sandbox {
     char hostname[SANDBOX_HOSTNAME_ROOM];
     struct create *create;  // until it is answered
     struct warm *warm;      // while it is in the pool
+    bool restored;          // it is a clone of a booted template
     bool from_pool;         // it was warm before it had an owner
     bool starting;          // the driver's answer to start is due
     bool started;           // `handle` means something

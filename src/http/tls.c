@@ -34,6 +34,45 @@ int tls_client_context(const char *ca_file, SSL_CTX **ret_ctx, struct err *err)
     return 0;
 }
 
+// Of the protocols the client offers, HTTP/1.1; one that offers others only is told so.
+static int choose_protocol(SSL *ssl, const unsigned char **ret, unsigned char *ret_len, const unsigned char *offered,
+                           unsigned int n, void *arg)
+{
+    static const unsigned char ours[] = "\x08http/1.1";
+    (void)ssl;
+    (void)arg;
+    unsigned char *chosen;
+    if (SSL_select_next_proto(&chosen, ret_len, ours, sizeof ours - 1, offered, n) != OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *ret = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+int tls_server_context(const char *cert_file, const char *key_file, SSL_CTX **ret_ctx, struct err *err)
+{
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    if (ctx == NULL)
+        return err_set(err, -ENOMEM, "TLS cannot be used: %s", last_reason());
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_alpn_select_cb(ctx, choose_protocol, NULL);
+    const char *file = cert_file;
+    bool good =
+        SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1 && SSL_CTX_use_certificate_chain_file(ctx, cert_file) == 1;
+    if (good) {
+        file = key_file;
+        good = SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) == 1 && SSL_CTX_check_private_key(ctx) == 1;
+    }
+    if (!good) {
+        err_set(err, -EINVAL, "\"%.200s\" cannot be used for TLS (PEM): %s", file, last_reason());
+        SSL_CTX_free(ctx);
+        return -EINVAL;
+    }
+    *ret_ctx = ctx;
+    return 0;
+}
+
 int tls_client_new(SSL_CTX *ctx, const struct host *host, SSL **ret_ssl)
 {
     SSL *ssl = SSL_new(ctx);

@@ -357,8 +357,8 @@ static int give_order(struct sandbox *s)
 
 static void close_plan(struct vm_plan *vm)
 {
-    int *const fds[] = {&vm->image, &vm->kernel,    &vm->initramfs, &vm->control,
-                        &vm->vsock, &vm->vsock_out, &vm->volume,    &vm->log};
+    int *const fds[] = {&vm->image, &vm->kernel, &vm->initramfs, &vm->control,     &vm->vsock,  &vm->vsock_out,
+                        &vm->state, &vm->memory, &vm->layer,     &vm->working_set, &vm->volume, &vm->log};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         close_fd(fds[i]);
 }
@@ -495,12 +495,16 @@ static void on_retry(void *arg);
 // Copies of all descriptors; -1 stays -1.
 static int copy_plan(const struct vm_plan *from, struct vm_plan *to)
 {
-    const int theirs[] = {from->image, from->kernel, from->initramfs, from->control, from->vsock, from->vsock_out, from->log};
-    int *const ours[] = {&to->image, &to->kernel, &to->initramfs, &to->control, &to->vsock, &to->vsock_out, &to->log};
+    const int theirs[] = {from->image, from->kernel, from->initramfs, from->control,     from->vsock, from->vsock_out,
+                          from->state, from->memory, from->layer,     from->working_set, from->log};
+    int *const ours[] = {&to->image, &to->kernel, &to->initramfs, &to->control,     &to->vsock, &to->vsock_out,
+                         &to->state, &to->memory, &to->layer,     &to->working_set, &to->log};
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (theirs[i] >= 0 && (*ours[i] = fcntl(theirs[i], F_DUPFD_CLOEXEC, 3)) < 0)
             return -errno;
     to->probe = from->probe;
+    to->clone = from->clone;
+    to->waits = from->waits;
     return 0;
 }
 

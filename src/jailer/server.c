@@ -234,30 +234,62 @@ static int do_start(struct server *s, const struct jail_request *q, int *fds, st
     return start_in(s, cell, &plan, q, a);
 }
 
-// Likewise, and with an image and a kernel that were registered.  What the monitor's sockets are for is between it and the
-// engine.  Its volume is one of its own kind, which nothing of the host ever mounts.
-static int do_start_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+// Likewise, and with an image that was registered.  What the monitor's sockets are for is between it and the engine.  Its
+// volume is one of its own kind, which nothing of the host ever mounts.
+static int start_machine(struct server *s, const struct jail_request *q, const int *fds, struct vm_plan *vm,
+                         struct jail_reply *a)
 {
     if (!is_socket(fds[0], SOCK_SEQPACKET) || !is_socket(fds[1], SOCK_STREAM) || !is_socket(fds[2], SOCK_SEQPACKET))
         return -ENOTSOCK;
-    int image = s->images[q->start.template_slot];
     struct cell *cell = free_cell(s);
-    if (image < 0 || s->kernel < 0 || s->host->vmm_fd < 0)
+    vm->image = s->images[q->start.template_slot];
+    if (vm->image < 0 || s->host->vmm_fd < 0)
         return -ENOENT;
     if (cell == NULL)
         return -EMFILE;
-    struct vm_plan vm = VM_PLAN_INIT;
-    vm.image = image;
-    vm.kernel = s->kernel;
-    vm.initramfs = s->initramfs;
-    vm.control = fds[0];
-    vm.vsock = fds[1];
-    vm.vsock_out = fds[2];
+    vm->control = fds[0];
+    vm->vsock = fds[1];
+    vm->vsock_out = fds[2];
     struct sandbox_plan plan = {
-        .start = &q->start, .line = q->network.line, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
+        .start = &q->start, .line = q->network.line, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = vm};
     if (jail_volume_named(q->volume.id))
         plan.volume = q->volume.id;
     return start_in(s, cell, &plan, q, a);
+}
+
+static int do_start_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    struct vm_plan vm = VM_PLAN_INIT;
+    if (s->kernel < 0)
+        return -ENOENT;
+    vm.kernel = s->kernel;
+    vm.initramfs = s->initramfs;
+    return start_machine(s, q, fds, &vm, a);
+}
+
+static bool is_readable_file(int fd)
+{
+    struct stat st;
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+// A snapshot is the engine's, unlike a kernel: what it holds becomes a guest, and a guest is hostile anyway.  This process
+// passes the files on and never looks into them.
+static int do_clone_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    enum { SOCKETS = 3, STATE = SOCKETS, MEMORY, LAYER, WORKING_SET };
+    for (int i = STATE; i <= WORKING_SET; i++)
+        if (!is_readable_file(fds[i]) && (i != WORKING_SET || fds[i] >= 0))
+            return -EINVAL;
+    struct vm_plan vm = VM_PLAN_INIT;
+    vm.clone = true;
+    vm.waits = q->start.waits != 0;
+    vm.state = fds[STATE];
+    vm.memory = fds[MEMORY];
+    vm.layer = fds[LAYER];
+    vm.working_set = fds[WORKING_SET];
+    return start_machine(s, q, fds, &vm, a);
 }
 
 // The rest name a sandbox this jailer started; the worst a hostile engine can do with them it may do anyway.
@@ -407,6 +439,7 @@ static operation_fn *const operations[JAIL_OP_END_] = {
     [JAIL_OP_IMAGE] = do_image,
     [JAIL_OP_KERNEL] = do_kernel,
     [JAIL_OP_START_VM] = do_start_vm,
+    [JAIL_OP_CLONE_VM] = do_clone_vm,
     [JAIL_OP_NETWORK] = do_network,
     [JAIL_OP_DIAL] = do_dial,
 };

@@ -50,13 +50,12 @@ int vm_cmdline(const struct jail_start *what, bool volume, const struct guest_li
 {
     char word[LINE_WORD_ROOM];
     line_word(line, word);
-    int n =
-        snprintf(text, room,
-                 "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check i8042.noaux i8042.nomux i8042.nopnp "
-                 "i8042.dumbkbd cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
-                 "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s%s",
-                 (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
-                 (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "", word);
+    int n = snprintf(text, room,
+                     "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check "
+                     "cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
+                     "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s%s",
+                     (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
+                     (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "", word);
     return n >= 0 && (size_t)n < room ? 0 : -E2BIG;
 }
 
@@ -86,8 +85,13 @@ static int order_machine(const struct vm_plan *plan, const struct jail_start *wh
     order->ram_mib = vm_ram_mib(what->memory_mib);
     order->disk_mib = vm_disk_mib((uint64_t)image.st_size, what->disk_mib);
     order->volume_mib = plan->volume_mib;
+    order->clone = plan->clone;
+    order->waits = plan->waits;
+    order->working_set = plan->working_set >= 0;
+    order->disk_mib_s = what->disk_mib_s;
+    order->disk_iops = what->disk_iops;
     order->net = plan->net >= 0;
-    return vm_cmdline(what, plan->volume >= 0, &plan->line, order->cmdline, sizeof order->cmdline);
+    return plan->clone ? 0 : vm_cmdline(what, plan->volume >= 0, &plan->line, order->cmdline, sizeof order->cmdline);
 }
 
 int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
@@ -110,8 +114,11 @@ int vm_send_order(const struct host *host, int line, const struct vm_plan *plan,
         [VM_FD_PROGRAM] = host->vmm_fd,
         [VM_FD_KVM] = kvm,
         [VM_FD_LOG] = plan->log >= 0 ? plan->log : nothing,
-        [VM_FD_KERNEL] = plan->kernel,
-        [VM_FD_INITRAMFS] = plan->initramfs,
+        // A place nobody uses holds nothing.
+        [VM_FD_BEGIN] = plan->clone ? plan->state : plan->kernel,
+        [VM_FD_BEGIN_TOO] = plan->clone ? plan->memory : plan->initramfs,
+        [VM_FD_LAYER] = plan->clone ? plan->layer : nothing,
+        [VM_FD_WORKING_SET] = plan->working_set >= 0 ? plan->working_set : nothing,
         [VM_FD_DISK] = plan->image,
         [VM_FD_DELTA] = delta,
         [VM_FD_CONTROL] = plan->control,

@@ -203,6 +203,8 @@ static sandbox_error_t take_end(sandbox_stream_t *s, const struct stream_frame *
     sandbox_error_t r;
     if (result == NULL)
         r = guest_nonsense("its end cannot be parsed");
+    else if (f->type == FRAME_EXIT && s->head_left > 0)
+        r = guest_nonsense("a file that it does not describe");
     else if ((f->type == FRAME_EXIT) != (result->status == SANDBOX__GUEST__STATUS__STATUS_OK))
         r = guest_nonsense("its end says that it failed and that it did not");
     else
@@ -225,11 +227,37 @@ static void give_room(sandbox_stream_t *s, uint64_t n)
     while (!atomic_compare_exchange_weak(&s->window, &room, more));
 }
 
+// The bytes before a described file's.
+static sandbox_error_t take_head(sandbox_stream_t *s, const struct stream_frame *f, sandbox_event_t *event)
+{
+    // They were written in one piece, but pieces are the agent's to make.
+    size_t n = f->n < s->head_left ? f->n : s->head_left;
+    for (size_t i = 0; i < n; i++, s->head_left--) {
+        uint64_t *half = &s->head[s->head_left <= STREAM_FILE_HEAD / 2];
+        *half = *half << 8 | f->payload[i];
+    }
+    if (s->head_left == 0)
+        *event = (sandbox_event_t){.type = SANDBOX_EVENT_FILE, .file_size = s->head[0], .file_offset = s->head[1]};
+    else
+        *event = (sandbox_event_t){.type = SANDBOX_EVENT_NONE};
+    // The rest of the frame is the file's: it is read again as a frame of its own.
+    if (n < f->n) {
+        size_t rest = f->n - n;
+        uint8_t *start = s->in + s->in_used - rest - FRAME_HEAD - 1;
+        frame_put_head(start, (uint32_t)(1 + rest));
+        start[FRAME_HEAD] = FRAME_STDOUT;
+        s->in_used -= rest + FRAME_HEAD + 1;
+    }
+    return SANDBOX_OK;
+}
+
 static sandbox_error_t take_frame(sandbox_stream_t *s, const struct stream_frame *f, sandbox_event_t *event)
 {
     switch (f->type) {
     case FRAME_STDOUT:
     case FRAME_STDERR:
+        if (s->head_left > 0 && f->type == FRAME_STDOUT)
+            return take_head(s, f, event);
         *event = (sandbox_event_t){
             .type = f->type == FRAME_STDOUT ? SANDBOX_EVENT_STDOUT : SANDBOX_EVENT_STDERR, .data = f->payload, .len = f->n};
         return SANDBOX_OK;
@@ -273,11 +301,15 @@ sandbox_error_t sandbox_stream_read(sandbox_stream_t *stream, int timeout_ms, sa
     }
     struct stream_frame frame;
     bool nonsense = false;
-    int got = next_frame(stream, timeout_ms, &frame, &nonsense);
+    int got;
+    while ((got = next_frame(stream, timeout_ms, &frame, &nonsense)) > 0) {
+        sandbox_error_t r = take_frame(stream, &frame, out_event);
+        // A part of a file's description is no event, and what follows it may have been read already.
+        if (r != SANDBOX_OK || out_event->type != SANDBOX_EVENT_NONE || stream->head_left == 0)
+            return r;
+    }
     if (got < 0)
         return nonsense ? end_with(stream, guest_nonsense("a frame that cannot be read")) : end_cut(stream);
-    if (got > 0)
-        return take_frame(stream, &frame, out_event);
     *out_event = (sandbox_event_t){.type = SANDBOX_EVENT_NONE};
     return SANDBOX_OK;
 }

@@ -27,6 +27,8 @@ struct sandbox_stream_t {
     atomic_bool stdin_closed;
 
     uint32_t process;  // of a Spawn, when it has started
+    unsigned head_left;  // of a described file: bytes of STREAM_FILE_HEAD still to come
+    uint64_t head[2];    // its size, and where reading begins
     bool over;
     struct {
         sandbox_error_t code;
@@ -47,7 +49,7 @@ sandbox_error_t stream_take_exec_result(sandbox_stream_t *stream, const Sandbox_
 // Sends one whole frame, waiting at most SEND_WAIT_MS for room.  GUEST_UNAVAILABLE.
 sandbox_error_t stream_send_frame(sandbox_stream_t *stream, enum stream_frame_type type, const void *payload, size_t n);
 
-enum { SEND_WAIT_MS = 10000 };
+enum { SEND_WAIT_MS = 10000, STREAM_FILE_HEAD = 16 };
 
 #define DEFINE_STREAM(name, kind, member, part)                                                                                \
     Sandbox__StreamRequest name = SANDBOX__STREAM_REQUEST__INIT;                                                               \

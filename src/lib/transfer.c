@@ -143,6 +143,21 @@ static sandbox_error_t run(sandbox_handle_t *handle, Sandbox__StreamRequest *op,
     return r;
 }
 
+static sandbox_error_t describe_write(const char *path, uint32_t mode, uint32_t flags, Sandbox__Guest__WriteStream *ret)
+{
+    enum { KNOWN = SANDBOX_WRITE_APPEND | SANDBOX_WRITE_EXCL | SANDBOX_WRITE_PARENTS | SANDBOX_WRITE_INSIDE };
+    if ((flags & ~(uint32_t)KNOWN) != 0)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "flags 0x%x has bits that are not known", flags);
+    sandbox__guest__write_stream__init(ret);
+    ret->path = bytes_of_text(path);
+    ret->mode = mode;
+    ret->append = (flags & SANDBOX_WRITE_APPEND) != 0;
+    ret->exclusive = (flags & SANDBOX_WRITE_EXCL) != 0;
+    ret->parents = (flags & SANDBOX_WRITE_PARENTS) != 0;
+    ret->confined = (flags & SANDBOX_WRITE_INSIDE) != 0;
+    return SANDBOX_OK;
+}
+
 // ---- the interface ----
 
 sandbox_error_t sandbox_tar_in(sandbox_handle_t *handle, const char *path, int fd, sandbox_transfer_t *out_transfer)
@@ -185,18 +200,64 @@ sandbox_error_t sandbox_read_stream(sandbox_handle_t *handle, const char *path, 
 sandbox_error_t sandbox_write_stream(sandbox_handle_t *handle, const char *path, int fd, uint32_t mode, uint32_t flags,
                                      sandbox_transfer_t *out_transfer)
 {
-    enum { KNOWN = SANDBOX_WRITE_APPEND | SANDBOX_WRITE_EXCL | SANDBOX_WRITE_PARENTS };
     sandbox_error_t r = check(handle, path, fd);
     if (r != SANDBOX_OK)
         return r;
-    if ((flags & ~(uint32_t)KNOWN) != 0)
-        return fail(SANDBOX_ERR_INVALID_SPEC, "flags 0x%x has bits that are not known", flags);
-    Sandbox__Guest__WriteStream what = SANDBOX__GUEST__WRITE_STREAM__INIT;
-    what.path = bytes_of_text(path);
-    what.mode = mode;
-    what.append = (flags & SANDBOX_WRITE_APPEND) != 0;
-    what.exclusive = (flags & SANDBOX_WRITE_EXCL) != 0;
-    what.parents = (flags & SANDBOX_WRITE_PARENTS) != 0;
+    Sandbox__Guest__WriteStream what;
+    r = describe_write(path, mode, flags, &what);
+    if (r != SANDBOX_OK)
+        return r;
     DEFINE_STREAM(op, WRITE, write, &what);
     return run(handle, &op, fd, true, out_transfer);
+}
+
+// ---- the same, driven by the caller ----
+
+sandbox_error_t sandbox_open_read(sandbox_handle_t *handle, const char *path, const sandbox_read_options_t *options,
+                                  sandbox_stream_t **out_stream)
+{
+    static const sandbox_read_options_t plain;
+    if (options == NULL)
+        options = &plain;
+    if (out_stream == NULL)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "out_stream is NULL");
+    sandbox_error_t r = check(handle, path, 0);
+    if (r == SANDBOX_OK)
+        r = check_reserved(options->reserved, sizeof options->reserved / sizeof options->reserved[0], "sandbox_read_options_t");
+    if (r != SANDBOX_OK)
+        return r;
+    if ((options->from_end & ~1) != 0 || (options->inside & ~1) != 0)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "from_end is %d and inside is %d; they are 0 or 1", options->from_end,
+                    options->inside);
+    Sandbox__Guest__ReadStream what = SANDBOX__GUEST__READ_STREAM__INIT;
+    what.path = bytes_of_text(path);
+    what.offset = options->offset;
+    what.most = options->most;
+    what.from_end = options->from_end;
+    what.confined = options->inside;
+    what.described = true;
+    DEFINE_STREAM(op, READ, read, &what);
+    sandbox_stream_t *s = NULL;
+    r = stream_start(handle, &op, take_transfer, &s);
+    if (r != SANDBOX_OK)
+        return r;
+    s->head_left = STREAM_FILE_HEAD;
+    s->stdin_closed = true;
+    *out_stream = s;
+    return SANDBOX_OK;
+}
+
+sandbox_error_t sandbox_open_write(sandbox_handle_t *handle, const char *path, uint32_t mode, uint32_t flags,
+                                   sandbox_stream_t **out_stream)
+{
+    if (out_stream == NULL)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "out_stream is NULL");
+    sandbox_error_t r = check(handle, path, 0);
+    Sandbox__Guest__WriteStream what;
+    if (r == SANDBOX_OK)
+        r = describe_write(path, mode, flags, &what);
+    if (r != SANDBOX_OK)
+        return r;
+    DEFINE_STREAM(op, WRITE, write, &what);
+    return stream_start(handle, &op, take_transfer, out_stream);
 }

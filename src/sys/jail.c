@@ -15,12 +15,14 @@
 // What a request of each operation must look like.
 static const struct {
     uint8_t fds;
+    uint8_t more_fds;  // that may come, too
     bool uses_slot;
     bool uses_start;
     bool takes_volume;  // an id, or none
     bool needs_volume;  // an id
     bool sizes_volume;  // and a size, and a kind
-    bool has_line;      // may have one
+    bool may_wait;
+    bool has_line;  // may have one
     bool is_network;
 } shape[JAIL_OP_END_] = {
     [JAIL_OP_HELLO] = {.fds = 0},
@@ -39,6 +41,7 @@ static const struct {
     [JAIL_OP_IMAGE] = {.fds = 1},
     [JAIL_OP_KERNEL] = {.fds = 2},
     [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true, .takes_volume = true, .has_line = true},
+    [JAIL_OP_CLONE_VM] = {.fds = 6, .more_fds = 1, .uses_start = true, .may_wait = true},
     [JAIL_OP_NETWORK] = {.is_network = true},
     [JAIL_OP_DIAL] = {.uses_slot = true},
 };
@@ -62,7 +65,7 @@ static bool start_ok(const struct jail_start *s)
            in_range(s->memory_mib, JAIL_MEMORY_MIB_MIN, JAIL_MEMORY_MIB_MAX) &&
            in_range(s->disk_mib, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX) && in_range(s->pids_max, 8, JAIL_PIDS_MAX) &&
            s->disk_mib_s <= JAIL_DISK_MIB_S_MAX && s->disk_iops <= JAIL_DISK_IOPS_MAX && hostname_ok(s->hostname) &&
-           s->reserved == 0;
+           s->waits <= 1;
 }
 
 bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID])
@@ -122,7 +125,9 @@ int jail_check(const struct jail_request *request, size_t fds)
 {
     if (request->op == 0 || request->op >= JAIL_OP_EXITED || request->id == 0 || request->reserved != 0)
         return -EPROTO;
-    if (fds != shape[request->op].fds)
+    if (fds < shape[request->op].fds || fds > (size_t)shape[request->op].fds + shape[request->op].more_fds)
+        return -EPROTO;
+    if (request->start.waits != 0 && !shape[request->op].may_wait)
         return -EPROTO;
     if (!shape[request->op].uses_slot && request->slot != 0)
         return -EPROTO;

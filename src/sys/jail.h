@@ -37,7 +37,7 @@
 
 enum {
     JAIL_PROTOCOL_VERSION = 6,
-    JAIL_FDS_MAX = 3,           // descriptors with one request
+    JAIL_FDS_MAX = 7,           // descriptors with one request
     JAIL_REPLY_FDS_MAX = 4,     // and with one reply
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
@@ -82,6 +82,9 @@ enum jail_op {
     JAIL_OP_KERNEL,         // what machines boot from here on; two descriptors, likewise root's: vmlinux and initramfs
     JAIL_OP_START_VM,  // start a machine; three descriptors: the monitor's ends of its control channel (SOCK_SEQPACKET), of
                        // vsock for connections to it (a listening SOCK_STREAM) and from it (SOCK_SEQPACKET)
+    JAIL_OP_CLONE_VM,  // start a machine from a snapshot of one of this shape; six descriptors: those of START_VM, and of the
+                       // snapshot state, memory and disk layer (files); a seventh: its working set.  It has no volume and no
+                       // line: no snapshot is of a machine with one
     JAIL_OP_NETWORK,   // what lines are like from here on: see struct jail_network.  -EBUSY while a sandbox has one
     JAIL_OP_DIAL,      // a new TCP socket from which the sandbox, and nothing else, can be connected to; its line is with
                        // JAIL_LINE_PUBLISH.  The reply brings one descriptor, not connected, not blocking
@@ -98,7 +101,8 @@ struct jail_start {
     uint32_t disk_mib_s;                   // of the disk and of the volume, each, in each direction; 0: no limit
     uint32_t disk_iops;                    // likewise
     char hostname[JAIL_HOSTNAME_MAX + 1];  // [a-z0-9-], NUL-terminated
-    uint32_t reserved;                     // 0; no byte of a request may be padding, which is compared, too
+    uint32_t waits;  // CLONE_VM: 1, it is built and waits to be claimed; else 0.  No byte of a request may be padding, which is
+                     // compared, too
 };
 
 struct jail_volume {

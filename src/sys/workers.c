@@ -24,7 +24,7 @@ struct workers {
     struct queue done;
     bool stopping;
     int event;  // an eventfd: something is in `done`
-    struct watch *watch;
+    struct watch *watch;  // NULL: somebody else's loop looks at `event`
     unsigned threads;
     pthread_t thread[THREADS_MAX];
 };
@@ -83,15 +83,24 @@ static struct job *take_done(struct workers *w)
     return job;
 }
 
-static void on_done(void *arg, uint32_t events)
+void workers_collect(struct workers *w)
 {
-    (void)events;
-    struct workers *w = arg;
     uint64_t count;
     ssize_t ignored = read(w->event, &count, sizeof count);
     (void)ignored;
     for (struct job *job = take_done(w); job != NULL; job = take_done(w))
         job->finish(job, true);
+}
+
+static void on_done(void *arg, uint32_t events)
+{
+    (void)events;
+    workers_collect(arg);
+}
+
+int workers_fd(const struct workers *w)
+{
+    return w->event;
 }
 
 // Threads inherit the signal mask of who makes them: signals are the loop's thread's business.
@@ -119,7 +128,9 @@ int workers_new(struct loop *loop, unsigned threads, struct workers **ret_worker
     w->todo.end = &w->todo.first;
     w->done.end = &w->done.first;
     w->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int r = w->event < 0 ? -errno : watch_add(loop, w->event, EPOLLIN, on_done, w, &w->watch);
+    int r = w->event < 0 ? -errno : 0;
+    if (r == 0 && loop != NULL)
+        r = watch_add(loop, w->event, EPOLLIN, on_done, w, &w->watch);
     if (r == 0)
         r = start_threads(w, threads);
     if (r < 0) {

@@ -19,12 +19,17 @@ struct job {
     struct job *next;
 };
 
-// Starts `threads` threads, with all signals blocked.  0 or a negative errno.
+// Starts `threads` threads (1 to 64), with all signals blocked.  `loop` NULL: the caller has a loop of another kind, and calls
+// workers_collect when workers_fd is readable.  0 or a negative errno.
 int workers_new(struct loop *loop, unsigned threads, struct workers **ret_workers);
 // Waits for running jobs, finishes every job that is left with ran = false, and frees.  NULL is fine; returns NULL.
 struct workers *workers_free(struct workers *workers);
 
 // First come, first served.  Never fails: the memory is the caller's.
 void workers_submit(struct workers *workers, struct job *job);
+
+int workers_fd(const struct workers *workers);
+// Finishes the jobs that have run.
+void workers_collect(struct workers *workers);
 
 #endif

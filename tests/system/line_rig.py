@@ -7,6 +7,7 @@ import ctypes
 import glob
 import os
 import pickle
+import re
 import select
 import socket
 import struct
@@ -20,7 +21,17 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
 
 # src/sys/jail.h
-HELLO, MOUNT, START, STOP, STATS, IMAGE, KERNEL, START_VM, NETWORK, DIAL, EXITED = 1, 3, 5, 6, 9, 14, 15, 16, 17, 18, 19
+def operations():
+    """The numbers of the jailer's operations, by name: their order in the header."""
+    with open(os.path.join(os.path.dirname(__file__), "../../src/sys/jail.h"), encoding="utf-8") as file:
+        text = file.read()
+    names = re.findall(r"^ *JAIL_OP_(\w+)", text[text.index("enum jail_op {"):], re.M)
+    return {name: number for number, name in enumerate(names, 1)}
+
+
+OPS = operations()
+HELLO, MOUNT, START, STOP, STATS, IMAGE, KERNEL, START_VM, NETWORK, DIAL, EXITED = (
+    OPS[name] for name in "HELLO MOUNT START STOP STATS IMAGE KERNEL START_VM NETWORK DIAL EXITED".split())
 PROXY, TRANSPARENT, PUBLISH = 1, 2, 4
 REQUEST = struct.Struct("=4I IIQQIII64sI 16sQII IH4sB5s")
 REPLY = struct.Struct("=IIiIiI5Q256s256s4s4sI4x")

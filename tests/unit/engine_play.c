@@ -247,10 +247,25 @@ static void take_start(struct stage *s, const struct jail_request *q, int fd)
     atomic_store(&s->play->held_starts, s->held_starts);
 }
 
+// Machines that the engine wants for itself, as templates, are counted; unless the test has some, they cannot be had, and every
+// sandbox boots.
+static void start_machine(struct stage *s, const struct jail_request *q, int fds[static JAIL_FDS_MAX])
+{
+    bool template = strcmp(q->start.hostname, "template") == 0;
+    atomic_fetch_add(template ? &s->play->template_starts : &s->play->starts, 1);
+    if (!template || atomic_load(&s->play->has_templates)) {
+        machine_start(s, q, fds);
+        return;
+    }
+    for (size_t i = 0; i < JAIL_FDS_MAX; i++)
+        close_fd(&fds[i]);
+    stage_answer_plain(s, q, -ENOMEM, 0);
+}
+
 static void on_request(struct stage *s)
 {
     struct jail_request q;
-    int fds[JAIL_FDS_MAX] = {-1, -1, -1};
+    int fds[JAIL_FDS_MAX];
     int r = jail_receive(s->rig->channel, &q, fds);
     int fd = fds[0];
     if (r <= 0) {
@@ -280,8 +295,10 @@ static void on_request(struct stage *s)
         stage_answer_plain(s, &q, atomic_load(&p->kernel_error), 0);
         break;
     case JAIL_OP_START_VM:
-        atomic_fetch_add(&p->starts, 1);
-        machine_start(s, &q, fds);
+        start_machine(s, &q, fds);
+        break;
+    case JAIL_OP_CLONE_VM:
+        template_clone(s, &q, fds);
         break;
     case JAIL_OP_IMAGE:
     case JAIL_OP_MOUNT:
@@ -379,6 +396,10 @@ static void note_configuration(struct play *play, const Sandbox__Agent__Configur
 
 static void on_configure(struct stage *s, unsigned slot, const Sandbox__Agent__Configure *configure)
 {
+    if (s->slot[slot].machine.template) {  // tried, for nobody
+        report_configured(s, slot, 0);
+        return;
+    }
     atomic_store(&s->play->env_vars, (unsigned)configure->n_env);
     note_configuration(s->play, configure);
     atomic_fetch_add(&s->play->configures, 1);
@@ -425,6 +446,8 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
     Sandbox__Agent__Command *command = (Sandbox__Agent__Command *)pb_unpack(&sandbox__agent__command__descriptor, bytes, n);
     if (command == NULL)
         atomic_store(&s->play->broken, true);
+    else if (s->slot[slot].machine.is && template_command(s, slot, command))
+        ;
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
         on_configure(s, slot, command->configure);
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fd >= 0) {
@@ -598,8 +621,11 @@ void *play_jailer(void *arg)
     }
     for (unsigned i = 0; i < SLOTS; i++) {
         close_fd(&s->slot[i].control);
-        if (s->slot[i].live)
-            machine_bury(s, i);
+        if (!s->slot[i].live)
+            continue;
+        if (s->slot[i].machine.template)  // the engine's own, for which it does not wait at its end
+            atomic_fetch_sub(&s->play->live, 1);
+        machine_bury(s, i);
     }
     for (unsigned i = 0; i < LINES; i++)
         close_fd(&s->line[i].fd);

@@ -15,10 +15,15 @@ struct line {
 
 // A vm tier's sandbox has these as well.
 struct machine {
-    bool is;       // this slot has one
-    int monitor;   // its end of the channel to the engine
-    int listener;  // connections to the machine come here
-    int dial;      // and those from it go there
+    bool is;         // this slot has one
+    int monitor;     // its end of the channel to the engine
+    int listener;    // connections to the machine come here
+    int dial;        // and those from it go there
+    bool template;   // the engine's own
+    bool clone;      // of a snapshot; it takes an identity first
+    bool waits;      // to be claimed
+    bool named;      // it has its identity
+    unsigned shape;  // of what its template was
 };
 
 struct stage {
@@ -70,5 +75,14 @@ void machine_report(struct stage *s, unsigned slot, const uint8_t *bytes, size_t
 void machine_on_control(struct stage *s, unsigned slot);
 // The monitor's last word, where there is one to say.
 void machine_bury(struct stage *s, unsigned slot);
+
+// ---- engine_templates.c ----
+
+// Takes the descriptors of a CLONE_VM, whose files must be what a snapshot's are.
+void template_clone(struct stage *s, const struct jail_request *q, int fds[static JAIL_FDS_MAX]);
+// A request to the machine's monitor that has to do with templates; its error, or 1: it is never answered.
+int template_request(struct stage *s, unsigned slot, uint32_t op, const int *fds, size_t count);
+// A command to a machine.  False: it is not about templates.
+bool template_command(struct stage *s, unsigned slot, const Sandbox__Agent__Command *command);
 
 #endif

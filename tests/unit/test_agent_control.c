@@ -56,6 +56,84 @@ static void nothing_is_done_before_configure(void **state)
     rig_stop(&rig);
 }
 
+// ---- before a snapshot ----
+
+static void send_prepare(struct rig *rig, const char *script)
+{
+    ProtobufCBinaryData argv[] = {bytes_of("sh"), bytes_of("-c"), bytes_of(script != NULL ? script : "")};
+    Sandbox__Agent__Prepare prepare = SANDBOX__AGENT__PREPARE__INIT;
+    prepare.argv = argv;
+    prepare.n_argv = script != NULL ? 3 : 0;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_PREPARE;
+    command.prepare = &prepare;
+    rig_command(rig, &command, -1);
+}
+
+static void expect_prepared(struct rig *rig)
+{
+    Sandbox__Agent__Report *report = rig_report(rig);
+    assert_int_equal(report->report_case, SANDBOX__AGENT__REPORT__REPORT_PREPARED);
+    pb_free(report);
+}
+
+static void what_is_worth_doing_once_is_done_before_configure(void **state)
+{
+    struct rig rig;
+    rig_start(&rig, NULL);
+    send_prepare(&rig, "echo once >>/tmp/prepared");
+    expect_prepared(&rig);
+    // Whatever came of it: a template whose image has no such program is one all the same.
+    static const char *const scripts[] = {"exit 7", "kill -9 $$", "head -c 200000 /dev/zero", NULL};
+    for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+        send_prepare(&rig, scripts[i]);
+        expect_prepared(&rig);
+    }
+    assert_true(ping(&rig, 3) == 3);
+    // It is an ordinary agent afterwards, of nobody yet.
+    struct script s;
+    script_init(&s, "true");
+    guest_result *r = rig_script(&rig, &s);
+    assert_int_equal(r->status, STATUS(NO_WORKSPACE));
+    pb_free(r);
+    Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
+    c.machine_id = bytes_of("0123456789abcdef0123456789abcdef");
+    c.hostname = bytes_of("box");
+    Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, 0);
+    pb_free(report);
+    char *out = rig_sh(&rig, "cat /tmp/prepared; ls /proc | grep -c '^[0-9]'");
+    assert_string_equal(out, "once\n4\n");  // the agent, the shell, ls and grep: nothing of it is left running
+    free(out);
+    rig_stop(&rig);
+}
+
+static void nothing_is_prepared_twice_at_once_or_after_configure(void **state)
+{
+    struct rig rig;
+    rig_start(&rig, NULL);
+    send_prepare(&rig, "mkfifo /tmp/line; echo one >>/tmp/prepared; read x </tmp/line");
+    send_prepare(&rig, "echo two >>/tmp/prepared");
+    assert_true(ping(&rig, 4) == 4);  // only one is answered, and not yet
+    send_prepare(&rig, "echo three >>/tmp/prepared");
+    Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
+    c.machine_id = bytes_of("0123456789abcdef0123456789abcdef");
+    c.hostname = bytes_of("box");
+    Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, 0);
+    pb_free(report);
+    char *out = rig_sh(&rig, "until [ -p /tmp/line ]; do :; done; echo x >/tmp/line; cat /tmp/prepared");
+    assert_string_equal(out, "one\n");
+    free(out);
+    expect_prepared(&rig);
+    send_prepare(&rig, "echo four >>/tmp/prepared");
+    assert_true(ping(&rig, 5) == 5);
+    out = rig_sh(&rig, "cat /tmp/prepared");
+    assert_string_equal(out, "one\n");
+    free(out);
+    rig_stop(&rig);
+}
+
 static void the_identity_is_written(void **state)
 {
     struct rig rig;
@@ -347,6 +425,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pings_are_answered_before_and_after_configure),
         cmocka_unit_test(nothing_is_done_before_configure),
+        cmocka_unit_test(what_is_worth_doing_once_is_done_before_configure),
+        cmocka_unit_test(nothing_is_prepared_twice_at_once_or_after_configure),
         cmocka_unit_test(the_identity_is_written),
         cmocka_unit_test(a_second_configure_is_refused),
         cmocka_unit_test(a_resolver_is_an_address_or_none),

@@ -159,6 +159,147 @@ static void a_kill_is_an_error(void **state)
     talk_free(&t);
 }
 
+// ---- confined to /workspace, and described ----
+
+struct read_case {
+    const char *path;
+    bool confined, from_end, described;
+    uint64_t offset, most;
+};
+
+static guest_result *read_file(struct talk *t, struct rig *rig, const struct read_case *c)
+{
+    Sandbox__Guest__ReadStream what = SANDBOX__GUEST__READ_STREAM__INIT;
+    what.path = bytes_of(c->path);
+    what.confined = c->confined;
+    what.from_end = c->from_end;
+    what.described = c->described;
+    what.offset = c->offset;
+    what.most = c->most;
+    Sandbox__Agent__Request request = SANDBOX__AGENT__REQUEST__INIT;
+    request.version = AGENT_PROTOCOL_VERSION;
+    request.op_case = SANDBOX__AGENT__REQUEST__OP_READ_STREAM;
+    request.read_stream = &what;
+    talk_open(t, rig, &request);
+    return talk_end(t);
+}
+
+static void make_links(struct rig *rig)
+{
+    free(rig_sh(rig, "cd /workspace; rm -rf *; echo secret > /tmp/secret; printf 0123456789 > ten; ln -s ten link;"
+                     "ln -s /workspace/ten absolute; ln -s /tmp/secret out; ln -s ../tmp/secret climb; ln -s /tmp outdir;"
+                     "mkfifo pipe; mkdir dir"));
+}
+
+static void reads_are_described(void **state)
+{
+    static const struct {
+        uint64_t offset, most;
+        bool from_end;
+        uint64_t at;
+        const char *text;
+    } cases[] = {
+        {0, 0, false, 0, "0123456789"}, {4, 0, false, 4, "456789"}, {4, 3, false, 4, "456"}, {9, 5, false, 9, "9"},
+        {10, 0, false, 10, ""},         {99, 0, false, 99, ""},     {3, 0, true, 7, "789"},  {99, 0, true, 0, "0123456789"},
+        {3, 2, true, 7, "78"},          {0, 0, true, 10, ""},
+    };
+    struct rig *rig = *state;
+    make_links(rig);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct talk t;
+        guest_result *r = read_file(&t, rig,
+                                    &(struct read_case){.path = "/workspace/ten",
+                                                        .confined = i % 2,
+                                                        .described = true,
+                                                        .from_end = cases[i].from_end,
+                                                        .offset = cases[i].offset,
+                                                        .most = cases[i].most});
+        assert_int_equal(r->status, STATUS(OK));
+        const uint8_t head[16] = {[7] = 10, [15] = (uint8_t)cases[i].at};
+        assert_memory_equal(t.text[0], head, sizeof head);
+        assert_int_equal(t.bytes[0], sizeof head + strlen(cases[i].text));
+        assert_memory_equal(t.text[0] + sizeof head, cases[i].text, strlen(cases[i].text));
+        assert_int_equal(r->transfer->bytes, strlen(cases[i].text));
+        talk_free(&t);
+    }
+}
+
+static void a_confined_read_stays_inside(void **state)
+{
+    static const struct {
+        const char *path;
+        guest_status status;
+    } cases[] = {
+        {"/workspace/link", STATUS(OK)},
+        {"/workspace/absolute", STATUS(OK)},
+        {"/workspace/out", STATUS(DENIED)},
+        {"/workspace/climb", STATUS(DENIED)},
+        {"/workspace/outdir/secret", STATUS(DENIED)},
+        {"/tmp/secret", STATUS(DENIED)},
+        {"/workspace/pipe", STATUS(IO)},
+        {"/workspace/dir", STATUS(IO)},
+        {"/workspace/none", STATUS(NOT_FOUND)},
+        {"/workspace", STATUS(IO)},
+        {"/workspace/ten/", STATUS(IO)},
+    };
+    struct rig *rig = *state;
+    make_links(rig);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct talk t;
+        guest_result *r = read_file(&t, rig, &(struct read_case){.path = cases[i].path, .confined = true});
+        if (r->status != cases[i].status)
+            fail_msg("%s: status %d", cases[i].path, r->status);
+        talk_free(&t);
+    }
+    struct talk t;
+    assert_int_equal(read_file(&t, rig, &(struct read_case){.path = "/workspace/out"})->status, STATUS(OK));
+    talk_free(&t);
+}
+
+static guest_status write_confined(struct rig *rig, const char *path, const char *text, bool append, bool exclusive)
+{
+    Sandbox__Guest__WriteStream what = SANDBOX__GUEST__WRITE_STREAM__INIT;
+    what.path = bytes_of(path);
+    what.confined = true;
+    what.append = append;
+    what.exclusive = exclusive;
+    Sandbox__Agent__Request request = SANDBOX__AGENT__REQUEST__INIT;
+    request.version = AGENT_PROTOCOL_VERSION;
+    request.op_case = SANDBOX__AGENT__REQUEST__OP_WRITE_STREAM;
+    request.write_stream = &what;
+    struct talk t;
+    talk_open(&t, rig, &request);
+    talk_send(&t, FRAME_STDIN, text, strlen(text));
+    talk_send(&t, FRAME_STDIN_END, NULL, 0);
+    guest_status status = talk_end(&t)->status;
+    talk_free(&t);
+    return status;
+}
+
+static void a_confined_write_stays_inside(void **state)
+{
+    static const char *const out[] = {"/workspace/out", "/workspace/climb", "/workspace/outdir/new", "/tmp/new"};
+    struct rig *rig = *state;
+    make_links(rig);
+    for (size_t i = 0; i < sizeof out / sizeof out[0]; i++)
+        for (int append = 0; append < 2; append++)
+            if (write_confined(rig, out[i], "x", append, false) != STATUS(DENIED))
+                fail_msg("%s was written", out[i]);
+    assert_int_equal(write_confined(rig, "/workspace/link", "A", false, false), STATUS(OK));
+    assert_int_equal(write_confined(rig, "/workspace/link", "B", true, false), STATUS(OK));
+    assert_int_equal(write_confined(rig, "/workspace/new", "C", true, true), STATUS(OK));
+    assert_int_equal(write_confined(rig, "/workspace/new", "D", true, true), STATUS(EXISTS));
+    assert_int_equal(write_confined(rig, "/workspace/out", "D", false, true), STATUS(EXISTS));
+    assert_int_equal(write_confined(rig, "/workspace/dir", "D", false, false), STATUS(IO));
+    assert_int_equal(write_confined(rig, "/workspace/pipe", "D", false, false), STATUS(IO));
+    assert_int_equal(write_confined(rig, "/workspace/dir/", "D", false, false), STATUS(IO));
+    assert_int_equal(write_confined(rig, "/workspace", "D", false, false), STATUS(IO));
+    char *found = rig_sh(
+        rig, "cd /workspace; cat ten new /tmp/secret; test -L link && ls /tmp | grep -c new; ls -A | grep -c sandbox- || true");
+    assert_string_equal(found, "ABCsecret\n0\n0\n");
+    free(found);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +307,9 @@ int main(void)
         cmocka_unit_test(refusals_have_a_status),
         cmocka_unit_test(a_broken_off_write_leaves_nothing),
         cmocka_unit_test(a_kill_is_an_error),
+        cmocka_unit_test(reads_are_described),
+        cmocka_unit_test(a_confined_read_stays_inside),
+        cmocka_unit_test(a_confined_write_stays_inside),
     };
     if (!rig_possible())
         return 0;

@@ -174,6 +174,20 @@ static void machines_come_with_their_descriptors(void **state)
     assert_int_equal(jail_check(&q, 3), 0);
     q.volume.machine = 1;  // which kind a volume is, is said once
     assert_int_equal(jail_check(&q, 3), -EPROTO);
+    q.volume = (struct jail_volume){0};
+    q.op = JAIL_OP_CLONE_VM;
+    for (uint32_t waits = 0; waits <= 2; waits++)
+        for (size_t fds = 0; fds <= JAIL_FDS_MAX + 1; fds++) {
+            q.start.waits = waits;
+            assert_int_equal(jail_check(&q, fds), waits <= 1 && (fds == 6 || fds == 7) ? 0 : -EPROTO);
+        }
+    q.start.waits = 0;
+    q.volume.id[0] = 1;  // no snapshot is of a machine with a volume
+    assert_int_equal(jail_check(&q, 6), -EPROTO);
+    q.volume.id[0] = 0;
+    q.op = JAIL_OP_START_VM;  // which cannot wait
+    q.start.waits = 1;
+    assert_int_equal(jail_check(&q, 3), -EPROTO);
     static const struct {
         uint32_t op;
         size_t fds;

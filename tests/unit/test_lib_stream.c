@@ -504,11 +504,104 @@ static void threads_share_a_stream(void **state)
     sandbox_stream_free(s);
 }
 
+// ---- files that the caller drives ----
+
+static void say_transfer(int fd, uint64_t bytes)
+{
+    Sandbox__Guest__TransferResult t = SANDBOX__GUEST__TRANSFER_RESULT__INIT;
+    t.bytes = bytes;
+    Sandbox__Guest__Result r = SANDBOX__GUEST__RESULT__INIT;
+    r.result_case = SANDBOX__GUEST__RESULT__RESULT_TRANSFER;
+    r.transfer = &t;
+    say_result(fd, FRAME_EXIT, &r);
+}
+
+// The description and the file come in pieces of every size.
+static void files_are_described_before_their_bytes(void **state)
+{
+    static const uint8_t all[] = {0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3, 'f', 'i', 'l', 'e'};
+    struct world *w = *state;
+    for (size_t piece = 1; piece <= sizeof all; piece++) {
+        sandbox_stream_t *s = NULL;
+        close_agent(w);
+        const sandbox_read_options_t options = {.offset = 3, .inside = 1};
+        assert_int_equal(sandbox_open_read(w->h, "/workspace/f", &options, &s), SANDBOX_OK);
+        for (size_t at = 0; at < sizeof all; at += piece)
+            say(w->agent, FRAME_STDOUT, all + at, sizeof all - at < piece ? sizeof all - at : piece);
+        say_transfer(w->agent, 4);
+        sandbox_event_t e;
+        assert_int_equal(sandbox_stream_read(s, 0, &e), SANDBOX_OK);
+        assert_int_equal(e.type, SANDBOX_EVENT_FILE);
+        assert_int_equal(e.file_size, 0x102);
+        assert_int_equal(e.file_offset, 3);
+        char text[8] = "";
+        for (;;) {
+            assert_int_equal(sandbox_stream_read(s, 0, &e), SANDBOX_OK);
+            if (e.type != SANDBOX_EVENT_STDOUT)
+                break;
+            strncat(text, (const char *)e.data, e.len);
+        }
+        assert_int_equal(e.type, SANDBOX_EVENT_EXIT);
+        assert_string_equal(text, "file");
+        sandbox_stream_free(s);
+    }
+}
+
+static void a_file_without_a_description_is_nonsense(void **state)
+{
+    struct world *w = *state;
+    sandbox_stream_t *s = NULL;
+    close_agent(w);
+    assert_int_equal(sandbox_open_read(w->h, "/workspace/f", NULL, &s), SANDBOX_OK);
+    say(w->agent, FRAME_STDOUT, "short", 5);
+    say_transfer(w->agent, 5);
+    sandbox_event_t e;
+    assert_int_equal(sandbox_stream_read(s, 0, &e), SANDBOX_ERR_GUEST_UNAVAILABLE);
+    sandbox_stream_free(s);
+}
+
+static void options_of_files_are_checked(void **state)
+{
+    struct world *w = *state;
+    sandbox_stream_t *s = NULL;
+    sandbox_read_options_t options = {.from_end = 2};
+    assert_int_equal(sandbox_open_read(w->h, "/f", &options, &s), SANDBOX_ERR_INVALID_SPEC);
+    options = (sandbox_read_options_t){.reserved = {[5] = 1}};
+    assert_int_equal(sandbox_open_read(w->h, "/f", &options, &s), SANDBOX_ERR_INVALID_SPEC);
+    assert_int_equal(sandbox_open_read(w->h, NULL, NULL, &s), SANDBOX_ERR_INVALID_SPEC);
+    assert_int_equal(sandbox_open_read(w->h, "/f", NULL, NULL), SANDBOX_ERR_INVALID_SPEC);
+    assert_int_equal(sandbox_open_write(w->h, "/f", 0, 16, &s), SANDBOX_ERR_INVALID_SPEC);
+    assert_int_equal(sandbox_open_write(NULL, "/f", 0, 0, &s), SANDBOX_ERR_INVALID_SPEC);
+    assert_null(s);
+}
+
+static void files_are_written_piece_by_piece(void **state)
+{
+    struct world *w = *state;
+    sandbox_stream_t *s = NULL;
+    close_agent(w);
+    assert_int_equal(sandbox_open_write(w->h, "/workspace/f", 0600, SANDBOX_WRITE_INSIDE, &s), SANDBOX_OK);
+    assert_int_equal(w->op, SANDBOX__STREAM_REQUEST__OP_WRITE);
+    size_t written = 0;
+    assert_int_equal(sandbox_stream_write_stdin(s, "file", 4, &written), SANDBOX_OK);
+    assert_int_equal(written, 4);
+    assert_int_equal(sandbox_stream_close_stdin(s), SANDBOX_OK);
+    say_transfer(w->agent, 4);
+    sandbox_event_t e;
+    assert_int_equal(sandbox_stream_read(s, 0, &e), SANDBOX_OK);
+    assert_int_equal(e.type, SANDBOX_EVENT_EXIT);
+    sandbox_stream_free(s);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(files_are_described_before_their_bytes),
+        TEST(a_file_without_a_description_is_nonsense),
+        TEST(options_of_files_are_checked),
+        TEST(files_are_written_piece_by_piece),
         TEST(events_come_in_order),
         TEST(a_stream_that_breaks_off_is_an_error),
         TEST(a_refusal_of_the_agent_has_its_code),

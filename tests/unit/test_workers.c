@@ -6,6 +6,7 @@
 #include "unit.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -158,10 +159,33 @@ static void a_full_channel_is_waited_for(void **state)
     loop_free(the_loop);
 }
 
+static void somebody_elses_loop_collects(void **state)
+{
+    static struct task task[JOBS];
+    struct workers *w;
+    finished = dropped = 0;
+    assert_int_equal(loop_new(&the_loop), 0);  // `collect` stops it
+    assert_int_equal(workers_new(NULL, 2, &w), 0);
+    for (unsigned i = 0; i < JOBS; i++) {
+        task[i] = (struct task){.job = {.run = square, .finish = collect}, .number = i};
+        workers_submit(w, &task[i].job);
+    }
+    struct pollfd p = {.fd = workers_fd(w), .events = POLLIN};
+    while (finished < JOBS) {
+        assert_int_equal(poll(&p, 1, 10000), 1);
+        workers_collect(w);
+    }
+    assert_int_equal(poll(&p, 1, 0), 0);
+    assert_null(workers_free(w));
+    assert_int_equal(dropped, 0);
+    loop_free(the_loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_come_back),
+        cmocka_unit_test(somebody_elses_loop_collects),
         cmocka_unit_test(what_is_left_is_handed_back),
         cmocka_unit_test(the_service_manager_hears),
         cmocka_unit_test(a_full_channel_is_waited_for),

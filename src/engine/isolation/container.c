@@ -182,8 +182,9 @@ static int probe(void *self, driver_done_fn *done, void *arg)
     return ask_about(self, JAIL_OP_PROBE, 0, done, arg);
 }
 
-static int template_attach(void *self, int rootfs, driver_done_fn *done, void *arg)
+static int template_attach(void *self, int rootfs, const uint8_t *digest, driver_done_fn *done, void *arg)
 {
+    (void)digest;
     struct jail_request request = {.op = JAIL_OP_MOUNT};
     return ask(self, &request, rootfs, done, arg);
 }
@@ -195,14 +196,14 @@ static void template_detach(void *self, uint32_t handle)
         log_warn("template_detach_failed", log_u64("slot", handle), log_errno(r));
 }
 
-static uint32_t line_of(enum network_kind kind)
+uint32_t container_line(enum network_kind kind)
 {
     static const uint32_t lines[] = {
         [NETWORK_NONE] = 0, [NETWORK_PROXY] = JAIL_LINE_PROXY, [NETWORK_TRANSPARENT] = JAIL_LINE_PROXY | JAIL_LINE_TRANSPARENT};
     return lines[kind];
 }
 
-int container_describe(const struct driver_start *what, struct jail_request *request)
+int container_describe(const struct driver_start *what, struct jail_start *ret_start)
 {
     struct jail_start start = {.template_slot = what->template_handle,
                                .vcpus = what->vcpus,
@@ -215,8 +216,7 @@ int container_describe(const struct driver_start *what, struct jail_request *req
     if (n == sizeof start.hostname)
         return -EINVAL;
     memcpy(start.hostname, what->hostname, n);
-    request->start = start;
-    request->network.line = line_of(what->network);
+    *ret_start = start;
     return 0;
 }
 
@@ -224,9 +224,10 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
 {
     struct container *c = self;
     struct jail_request request = {.op = JAIL_OP_START};
-    int r = container_describe(what, &request);
+    int r = container_describe(what, &request.start);
     if (r < 0)
         return r;
+    request.network.line = container_line(what->network);
     if (what->volume != NULL)
         memcpy(request.volume.id, what->volume, sizeof request.volume.id);
     int pair[2];
@@ -290,7 +291,8 @@ static void leave(struct container *c, uint32_t slot, struct driver_exit *how)
     c->sandbox[slot] = (struct container_sandbox){0};
     if (gone.on_gone != NULL)
         gone.on_gone(gone.gone_arg, how);
-    c->exited(gone.owner, how);
+    if (!gone.internal)
+        c->exited(gone.owner, how);
 }
 
 static void on_exited(void *arg, const struct jail_reply *reply, int *fds)

@@ -28,12 +28,15 @@ struct container_sandbox {
     void *owner;
     void (*on_gone)(void *arg, struct driver_exit *how);  // may fill in the reason
     void *gone_arg;
+    bool internal;              // a driver's own (`owner` is not NULL all the same): only on_gone is told
     enum network_kind network;  // what the request asks for, and the answer brings
 };
 int container_start_with(struct container *c, struct jail_request *request, const int *fds, size_t count,
                          const struct container_sandbox *sandbox, driver_done_fn *done, void *arg);
-// Fills in `request->start` and the line.  0, or -EINVAL for a host name that is too long.
-int container_describe(const struct driver_start *what, struct jail_request *request);
+// 0, or -EINVAL for a host name that is too long.
+int container_describe(const struct driver_start *what, struct jail_start *ret_start);
+// What a network is to the jailer: `network.line` of its request.
+uint32_t container_line(enum network_kind kind);
 
 // Asks the jailer for the version of its protocol, which comes as answer->handle.
 int container_hello(struct container *c, driver_done_fn *done, void *arg);

@@ -1,4 +1,4 @@
-#include "broker/patience.h"
+#include "http/patience.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 // How long a wait may last: one timer for each connection, that is moved on by touching a number and not the timer.
-#ifndef BROKER_PATIENCE_H
-#define BROKER_PATIENCE_H
+#ifndef HTTP_PATIENCE_H
+#define HTTP_PATIENCE_H
 
 #include "base/clock.h"
 

@@ -1,0 +1,256 @@
+// GET of a file: its bytes as they come from the sandbox, as fast as the client takes them; a range where one is asked for.
+#include "api/engine_link.h"
+#include "api/file_op.h"
+#include "api/metrics.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { EVENTS_IN_A_TURN_MAX = 32 };
+
+struct get_op {
+    struct file_op op;  // first
+    sandbox_read_options_t options;
+    bool ranged;
+    sandbox_stream_t *stream;
+    struct event *readable;
+    bool paused;
+    uint64_t left;  // of the answer's body
+};
+
+// ---- the range ----
+
+static bool take_number(struct http_text *t, uint64_t *ret)
+{
+    size_t n = 0;
+    uint64_t value = 0;
+    while (n < t->n && t->at[n] >= '0' && t->at[n] <= '9' && n < 18)
+        value = value * 10 + (uint64_t)(t->at[n++] - '0');
+    *t = (struct http_text){t->at + n, t->n - n};
+    *ret = value;
+    return n > 0;
+}
+
+// One range of bytes (RFC 9110, 14.2).  Any other Range is as if there were none.
+static void read_range(const struct http_request *r, struct get_op *o)
+{
+    const struct http_field *f = http_field_find(&r->fields, 0, HTTP_TEXT("range"));
+    const struct http_text unit = HTTP_TEXT("bytes=");
+    if (f == NULL || f->value.n <= unit.n || !http_text_is((struct http_text){f->value.at, unit.n}, unit))
+        return;
+    struct http_text t = {f->value.at + unit.n, f->value.n - unit.n};
+    uint64_t first, last;
+    bool has_first = take_number(&t, &first);
+    if (t.n == 0 || t.at[0] != '-')
+        return;
+    t = (struct http_text){t.at + 1, t.n - 1};
+    bool has_last = take_number(&t, &last);
+    if (t.n > 0 || (!has_first && !has_last) || (has_first && has_last && last < first))
+        return;
+    o->ranged = true;
+    o->options.offset = has_first ? first : last;
+    o->options.from_end = !has_first;
+    if (has_first && has_last)
+        o->options.most = last - first + 1;
+}
+
+// ---- the end ----
+
+static void stop_reading(struct get_op *o)
+{
+    if (o->readable != NULL)
+        event_free(o->readable);
+    o->readable = NULL;
+    sandbox_stream_free(o->stream);
+    o->stream = NULL;
+}
+
+static void gone(struct file_op *op)
+{
+    stop_reading((struct get_op *)op);
+    file_op_free(op);
+}
+
+static void fail(struct get_op *o, sandbox_error_t error, const char *text)
+{
+    struct call *call = o->op.call;
+    stop_reading(o);
+    o->op.error = error;
+    snprintf(o->op.text, sizeof o->op.text, "%s", text);
+    if (call != NULL && call->x->status != 0) {
+        file_op_take_call(&o->op);
+        http_abort(call->x);
+    }
+    file_op_fail(&o->op);
+}
+
+// ---- what comes ----
+
+static void answer_range(struct get_op *o, uint64_t size, uint64_t offset, uint64_t length)
+{
+    struct http_exchange *x = o->op.call->x;
+    http_add_header(x, "Content-Range", "bytes %llu-%llu/%llu", (unsigned long long)offset,
+                    (unsigned long long)(offset + length - 1), (unsigned long long)size);
+}
+
+// The file is open: the answer's head.  False: there is no body to follow, and `o` is gone.
+static bool begin_answer(struct get_op *o, uint64_t size, uint64_t offset)
+{
+    struct call *call = o->op.call;
+    uint64_t length = offset < size ? size - offset : 0;
+    if (o->options.most > 0 && o->options.most < length)
+        length = o->options.most;
+    if (o->ranged && length == 0) {
+        file_op_take_call(&o->op);
+        http_add_header(call->x, "Content-Range", "bytes */%llu", (unsigned long long)size);
+        reply_error(call, 416, "range_not_satisfiable", "the file has %llu bytes", (unsigned long long)size);
+    } else if (length > SANDBOX_MAX_FILE) {
+        file_op_take_call(&o->op);
+        reply_error(call, 413, "too_large", "%llu bytes are more than the %u of one answer; ask for a range",
+                    (unsigned long long)length, SANDBOX_MAX_FILE);
+    } else {
+        if (o->ranged)
+            answer_range(o, size, offset, length);
+        http_add_header(call->x, "Accept-Ranges", "bytes");
+        http_add_header(call->x, "X-Content-Type-Options", "nosniff");
+        http_begin(call->x, o->ranged ? 206 : 200, "application/octet-stream", length);
+        o->left = length;
+        if (length > 0 && !call->x->head_only)
+            return true;
+        file_op_take_call(&o->op);
+        http_end(call->x);
+    }
+    gone(&o->op);
+    return false;
+}
+
+static bool take_bytes(struct get_op *o, const uint8_t *bytes, size_t n)
+{
+    struct call *call = o->op.call;
+    if (call == NULL)
+        return true;
+    if (n > o->left)
+        n = (size_t)o->left;  // no more than was promised, whatever a guest says
+    http_send(call->x, bytes, n);
+    o->op.api->metrics->file_bytes_out += n;
+    o->left -= n;
+    if (o->left == 0) {
+        file_op_take_call(&o->op);
+        http_end(call->x);
+    }
+    return true;
+}
+
+// One event; false when there is no more for now, or `o` is gone.
+static bool take_event(struct get_op *o)
+{
+    sandbox_event_t e = {0};
+    sandbox_error_t r = sandbox_stream_read(o->stream, 0, &e);
+    if (r != SANDBOX_OK) {
+        char text[384];
+        snprintf(text, sizeof text, "%s", sandbox_last_error());
+        fail(o, r, text);
+        return false;
+    }
+    switch (e.type) {
+    case SANDBOX_EVENT_FILE:
+        return begin_answer(o, e.file_size, e.file_offset);
+    case SANDBOX_EVENT_STDOUT:
+        return take_bytes(o, e.data, e.len);
+    case SANDBOX_EVENT_EXIT:
+        if (o->op.call != NULL)
+            fail(o, SANDBOX_ERR_GUEST_IO, "the file became shorter while it was read");
+        else
+            gone(&o->op);
+        return false;
+    default:
+        return e.type != SANDBOX_EVENT_NONE;
+    }
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *arg)
+{
+    struct get_op *o = arg;
+    (void)fd;
+    (void)what;
+    for (int i = 0; i < EVENTS_IN_A_TURN_MAX; i++) {
+        if (o->op.call != NULL && http_unsent(o->op.call->x) >= HTTP_WINDOW) {
+            event_del(o->readable);
+            o->paused = true;
+            return;
+        }
+        if (!take_event(o))
+            return;
+    }
+    event_active(o->readable, EV_READ, 0);
+}
+
+static void on_room(void *arg)
+{
+    struct get_op *o = arg;
+    if (!o->paused)
+        return;
+    o->paused = false;
+    event_add(o->readable, NULL);
+    event_active(o->readable, EV_READ, 0);
+}
+
+static void on_gone(void *arg)
+{
+    struct get_op *o = arg;
+    o->op.call = NULL;
+    gone(&o->op);
+}
+
+// ---- the beginning ----
+
+static sandbox_error_t run(struct file_op *op)
+{
+    struct get_op *o = (struct get_op *)op;
+    return sandbox_open_read(op->handle, op->path, &o->options, &o->stream);
+}
+
+static void done(struct file_op *op)
+{
+    static const struct http_exchange_ops ops = {.on_room = on_room, .on_gone = on_gone};
+    struct get_op *o = (struct get_op *)op;
+    if (op->error != SANDBOX_OK) {
+        file_op_fail(op);
+        return;
+    }
+    if (op->call == NULL) {
+        gone(op);
+        return;
+    }
+    o->readable = event_new(op->api->base, sandbox_stream_fd(o->stream), EV_READ | EV_PERSIST, on_readable, o);
+    if (o->readable == NULL || event_add(o->readable, NULL) < 0) {
+        fail(o, SANDBOX_ERR_INTERNAL, "no memory");
+        return;
+    }
+    op->call->x->ops = &ops;
+    op->gone_fn = gone;
+}
+
+void op_file_get(struct call *call, const char *body, size_t n)
+{
+    (void)body;
+    (void)n;
+    struct session *s = session_named(call);
+    if (s == NULL)
+        return;
+    struct get_op *o = calloc(1, sizeof *o);
+    if (o == NULL) {
+        reply_error(call, 503, "unavailable", "no memory");
+        return;
+    }
+    struct query_param path = {.name = "path", .value = o->op.path, .size = sizeof o->op.path, .required = true};
+    if (!query_read(call, &path, 1)) {
+        free(o);
+        return;
+    }
+    read_range(call->x->request, o);
+    o->options.inside = 1;
+    o->op.run = run;
+    o->op.done = done;
+    file_op_begin(&o->op, call, s);
+}

@@ -1,0 +1,122 @@
+#include "api/file_op.h"
+
+#include "api/engine_link.h"
+
+#include <stdlib.h>
+
+static struct file_op *op_of(struct use *use)
+{
+    return (struct file_op *)((char *)use - offsetof(struct file_op, use));
+}
+
+struct call *file_op_take_call(struct file_op *op)
+{
+    struct call *call = op->call;
+    op->call = NULL;
+    if (call != NULL)
+        call->x->ops = NULL;
+    return call;
+}
+
+void file_op_free(struct file_op *op)
+{
+    file_op_take_call(op);
+    use_end(&op->use);
+    free(op);
+}
+
+void file_op_fail(struct file_op *op)
+{
+    struct call *call = file_op_take_call(op);
+    if (op->error == SANDBOX_ERR_DAEMON_UNREACHABLE || op->error == SANDBOX_ERR_GUEST_UNAVAILABLE)
+        engine_link_suspect(op->api->engine);
+    if (call != NULL)
+        reply_engine_error(call, op->error, op->text);
+    file_op_free(op);
+}
+
+static void run_job(struct job *job)
+{
+    struct file_op *op = (struct file_op *)job;
+    op->error = op->run(op);
+    if (op->error == SANDBOX_OK)
+        return;
+    snprintf(op->text, sizeof op->text, "%s", sandbox_last_error());
+    sandbox_status_t status;
+    op->gone = (op->error == SANDBOX_ERR_GUEST_UNAVAILABLE || op->error == SANDBOX_ERR_DAEMON_UNREACHABLE ||
+                op->error == SANDBOX_ERR_PERMISSION_DENIED) &&
+               sandbox_inspect(op->handle, &status) != SANDBOX_OK;
+}
+
+static void end_job(struct job *job, bool ran)
+{
+    struct file_op *op = (struct file_op *)job;
+    struct session *s = op->use.session;
+    op->running = false;
+    if (!ran) {
+        free(op);
+    } else if (op->gone && !op->tried_again && op->call != NULL) {
+        // Its sandbox had ended before it began: it gets another one.
+        op->tried_again = true;
+        engine_link_suspect(op->api->engine);
+        use_lost(&op->use);
+        use_end(&op->use);
+        session_use(s, &op->use);
+    } else {
+        op->done(op);
+    }
+}
+
+static void on_ready(struct use *use, sandbox_error_t error, const char *text)
+{
+    struct file_op *op = op_of(use);
+    if (error != SANDBOX_OK) {
+        op->error = error;
+        snprintf(op->text, sizeof op->text, "%s", text);
+        file_op_fail(op);
+        return;
+    }
+    op->handle = use->guest->handle;
+    op->running = true;
+    workers_submit(op->api->lanes[LANE_CALLS], &op->job);
+}
+
+static void on_gone(void *arg)
+{
+    struct file_op *op = arg;
+    op->call = NULL;
+    if (op->running)
+        return;  // its end frees it
+    if (op->use.guest == NULL)
+        file_op_free(op);
+    else if (op->gone_fn != NULL)
+        op->gone_fn(op);
+}
+
+static void on_cancel(struct use *use)
+{
+    struct file_op *op = op_of(use);
+    struct call *call = op->call;
+    if (op->running || op->gone_fn == NULL)
+        return;
+    file_op_take_call(op);
+    op->gone_fn(op);
+    if (call == NULL)
+        return;
+    if (call->x->status == 0)
+        reply_error(call, 503, "session_closed", "the session was deleted");
+    else
+        http_abort(call->x);
+}
+
+void file_op_begin(struct file_op *op, struct call *call, struct session *s)
+{
+    static const struct http_exchange_ops ops = {.on_gone = on_gone};
+    op->job = (struct job){.run = run_job, .finish = end_job};
+    op->use = (struct use){.ready = on_ready, .cancel = on_cancel};
+    op->api = call->api;
+    op->call = call;
+    call->x->ops = &ops;
+    call->x->arg = op;
+    session_use(s, &op->use);
+}

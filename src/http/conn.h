@@ -1,0 +1,94 @@
+// A server's connection, between server.c (who may connect), conn.c (its life) and answer.c (what is written to it).
+#ifndef HTTP_CONN_H
+#define HTTP_CONN_H
+
+#include "base/buf.h"
+#include "http/body.h"
+#include "http/patience.h"
+#include "http/server.h"
+
+#include <sys/queue.h>
+
+enum conn_state { CONN_HEAD, CONN_HANDLER, CONN_LINGER, CONN_TAKEN, CONN_DEAD };
+enum body_mode { BODY_UNASKED, BODY_WHOLE, BODY_STREAM, BODY_GIVEN };
+
+struct http_taken {
+    const struct http_taker *taker;
+    void *arg;
+};
+
+struct http_conn {
+    struct http_taken taken;  // first: struct http_taken * is struct http_conn *
+    struct http_exchange x;
+    TAILQ_ENTRY(http_conn) link, idle_link;
+    struct http_server *server;
+    struct http_peer peer;
+    struct bufferevent *bev;
+    struct event *later;  // goes on from the loop
+    enum conn_state state;
+    bool idle;     // in the list of those between requests
+    bool counted;  // against max_connections
+    bool eof;      // the client has sent its last byte
+    bool head_begun;
+    bool patient;  // the patience is running for an exchange
+    struct http_head head;
+    struct http_request *request;  // x.request; views into head
+    // the body
+    enum body_mode mode;
+    struct http_mover mover;
+    struct evbuffer *body;  // NULL until it is asked for
+    bool body_told;         // on_body has been told of the end
+    bool expects_continue;
+    uint64_t body_max;
+    http_whole_fn *whole;
+    void *whole_arg;
+    // the answer
+    bool begun, chunked, keep, no_body;
+    uint64_t length, sent;  // of the body; HTTP_UNKNOWN_LENGTH
+    struct buf headers;
+    struct patience patience;
+    size_t lingered;
+};
+
+TAILQ_HEAD(http_conns, http_conn);
+
+struct http_server {
+    struct event_base *base;
+    struct http_server_limits limits;
+    const struct http_server_handler *handler;
+    void *arg;
+    struct http_conns conns, idle;  // idle: those that wait longest first
+    unsigned counted, busy;
+    bool draining;
+    uint64_t accepted, refused;
+    struct http_listener *listeners;
+    // The Date field, made anew when the second changes.
+    time_t date_of;
+    char date[40];
+};
+
+// ---- conn.c ----
+
+// Takes over `bev`.  NULL without memory; then it is freed.
+struct http_conn *conn_new(struct http_server *s, struct bufferevent *bev, const struct http_peer *peer, void *listener);
+// One beyond the ceiling: it is told so, by the handler's on_error, and ended.
+void conn_refuse(struct http_conn *c);
+// Ends it at once, telling its handler or taker.
+void conn_end(struct http_conn *c);
+// What may be asked of an idle connection when a place is needed, or at the end.
+void conn_close_idle(struct http_conn *c);
+// The exchange is over, and its answer is in the output or (aborted) never will be.
+void conn_finish(struct http_conn *c, bool aborted);
+// Reads away a body that nobody asked for, as far as it has come; whether the connection stands behind its end now.
+bool conn_skip_body(struct http_conn *c);
+// Something is to be waited for: the patience runs.
+void conn_pending(struct http_conn *c);
+// The exchange is over, the connection is its taker's from now on.
+void conn_taken(struct http_conn *c);
+
+static inline struct http_conn *conn_of(struct http_exchange *x)
+{
+    return (struct http_conn *)((char *)x - offsetof(struct http_conn, x));
+}
+
+#endif
