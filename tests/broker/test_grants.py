@@ -917,7 +917,9 @@ def many_calls_cost_nothing_that_stays():
     for _ in range(30):
         need(line.close().calls > 0 and line.open("p") > 0, "not again")
         calls(30)
-    need(broker.resident_kib() < memory + 1024 * rig.MEMORY, f"{memory} KiB became {broker.resident_kib()} KiB")
+    # Instrumented programs keep what was freed for a while, up to 256 MiB of it.
+    more = 1024 if rig.SLOW == 1 else 320 * 1024
+    need(broker.resident_kib() < memory + more, f"{memory} KiB became {broker.resident_kib()} KiB")
     need(broker.descriptors() <= descriptors + 1, f"{descriptors} became {broker.descriptors()}")
     broker.stop()
 
