@@ -156,7 +156,10 @@ static int make_root(void **state)
         if (mkdir(path, 0755) < 0 || mount(kept[i], path, NULL, MS_BIND | MS_REC, NULL) < 0)
             return -1;
     }
-    return chroot(root) < 0 || chdir("/") < 0 ? -1 : 0;
+    // Not chroot: who enters a mount namespace finds itself at its very root.
+    if (chdir(root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0)
+        return -1;
+    return chdir("/");
 }
 
 static struct machine_identity an_identity(uint8_t seed, const char *hostname)
