@@ -292,9 +292,7 @@ static void body_step(struct http_conn *c)
         refuse_body(c, 413, "body_too_large", "the request's body is larger than this operation takes");
     else if (r == -EBADMSG)
         refuse_body(c, 400, "malformed", "the request's chunked body is malformed");
-    else if (r < 0)
-        conn_end(c);
-    else if (r == 0 && c->eof && evbuffer_get_length(input(c)) == 0)
+    else if (r < 0 || (r == 0 && c->eof && evbuffer_get_length(input(c)) == 0))
         conn_end(c);
     else if (c->mode == BODY_STREAM)
         give_stream(c, r == 1);

@@ -294,8 +294,8 @@ static void a_confined_write_stays_inside(void **state)
     assert_int_equal(write_confined(rig, "/workspace/pipe", "D", false, false), STATUS(IO));
     assert_int_equal(write_confined(rig, "/workspace/dir/", "D", false, false), STATUS(IO));
     assert_int_equal(write_confined(rig, "/workspace", "D", false, false), STATUS(IO));
-    char *found =
-        rig_sh(rig, "cd /workspace; cat ten new /tmp/secret; test -L link && ls /tmp | grep -c new; ls -A | grep -c sandbox- || true");
+    char *found = rig_sh(
+        rig, "cd /workspace; cat ten new /tmp/secret; test -L link && ls /tmp | grep -c new; ls -A | grep -c sandbox- || true");
     assert_string_equal(found, "ABCsecret\n0\n0\n");
     free(found);
 }
