@@ -4,6 +4,8 @@
 //     proxy-load tunnel PROXY PORT AUTH TARGET CONNS SECONDS       CONNECT to TARGET (plain), read as fast as it comes
 //     proxy-load connect PROXY PORT AUTH TARGET CONNS SECONDS      a connection, a CONNECT and one small exchange each time
 //     proxy-load request PROXY PORT AUTH URL CONNS SECONDS         GET URL, again and again over kept connections
+//     proxy-load direct ADDRESS PORT - PATH CONNS SECONDS          the same from the origin itself, over TLS
+//     proxy-load line SOCKETS 0 - PATH CONNS SECONDS               the same over Unix sockets, named with commas between
 //     proxy-load idle PROXY PORT AUTH TARGET CONNS                 opens tunnels, says "ready", holds them until stdin ends
 //
 // Each client prints one JSON object.
@@ -21,6 +23,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -309,6 +312,95 @@ static void *requests(void *arg)
     return NULL;
 }
 
+// ---- the same request to an origin, and over the lines of granted sandboxes ----
+
+static char *lines;
+static atomic_uint next_line;
+
+static int connect_line(void)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    char copy[8192], *rest = NULL, *path;
+    unsigned n = 1;
+    snprintf(copy, sizeof copy, "%s", lines);
+    for (const char *c = copy; *c != '\0'; c++)
+        n += *c == ',';
+    unsigned place = atomic_fetch_add(&next_line, 1) % n;
+    path = strtok_r(copy, ",", &rest);
+    while (place-- > 0)
+        path = strtok_r(NULL, ",", &rest);
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+        die(path);
+    return fd;
+}
+
+// Until the time is up; `ssl` is NULL without TLS.
+static void request_all(int fd, SSL *ssl)
+{
+    char request[1024], reply[8192];
+    int len = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", target);
+    while (now() < ends) {
+        double began = now();
+        size_t n = 0;
+        const char *end = NULL;
+        if (!put(fd, ssl, request, (size_t)len))
+            break;
+        while (end == NULL || n < (size_t)(end + 4 - reply) + 2) {
+            ssize_t got = get(fd, ssl, reply + n, sizeof reply - 1 - n);
+            if (got <= 0) {
+                atomic_fetch_add(&failed, 1);
+                return;
+            }
+            n += (size_t)got;
+            reply[n] = '\0';
+            end = strstr(reply, "\r\n\r\n");
+        }
+        atomic_fetch_add(strncmp(reply + 8, " 200", 4) == 0 ? &done : &failed, 1);
+        record(now() - began);
+    }
+}
+
+static void *line_requests(void *arg)
+{
+    (void)arg;
+    int fd = connect_line();
+    request_all(fd, NULL);
+    close(fd);
+    return NULL;
+}
+
+static void *direct_requests(void *arg)
+{
+    (void)arg;
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    SSL *ssl = SSL_new(ctx);
+    int fd = connect_proxy();
+    SSL_set_fd(ssl, fd);
+    if (SSL_connect(ssl) != 1)
+        die("SSL_connect");
+    request_all(fd, ssl);
+    SSL_free(ssl);
+    SSL_CTX_free(ctx);
+    close(fd);
+    return NULL;
+}
+
+static void *(*mode(const char *name))(void *)
+{
+    static const struct {
+        const char *name;
+        void *(*fn)(void *);
+    } modes[] = {
+        {"tunnel", tunnel}, {"connect", connects}, {"request", requests}, {"direct", direct_requests}, {"line", line_requests}};
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (strcmp(modes[i].name, name) == 0)
+            return modes[i].fn;
+    fprintf(stderr, "usage: see the head of bench/proxy_load.c\n");
+    exit(2);
+}
+
 static int by_value(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
@@ -342,14 +434,16 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: see the head of bench/proxy_load.c\n");
         return 2;
     }
-    proxy = address(argv[2], argv[3]);
+    lines = argv[2];
+    if (strcmp(argv[1], "line") != 0)
+        proxy = address(argv[2], argv[3]);
     auth = argv[4];
     target = argv[5];
     int conns = atoi(argv[6]);
     if (strcmp(argv[1], "idle") == 0)
         return idle(conns);
     double seconds = argc > 7 ? atof(argv[7]) : 3, began = now();
-    void *(*fn)(void *) = strcmp(argv[1], "tunnel") == 0 ? tunnel : strcmp(argv[1], "connect") == 0 ? connects : requests;
+    void *(*fn)(void *) = mode(argv[1]);
     pthread_t threads[1024];
     ends = began + seconds;
     for (int i = 0; i < conns && i < 1024; i++)

@@ -25,6 +25,14 @@ static void check_add(const struct broker_add *add, size_t fds, const struct hos
     need(memcmp(again.entry, add->entry, sizeof again.entry) == 0);
 }
 
+// Texts end, so that whoever reads them as such stays within.
+static void check_open(const struct broker_grant *g)
+{
+    need(g->grant_id != 0 && g->profile[0] != '\0' && g->run[0] != '\0');
+    need(memchr(g->profile, '\0', sizeof g->profile) != NULL && memchr(g->principal, '\0', sizeof g->principal) != NULL);
+    need(memchr(g->run, '\0', sizeof g->run) != NULL && strpbrk(g->run, "/\"\\ \n") == NULL);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct broker_request q;
@@ -40,5 +48,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     need(q.op > 0 && q.op < BROKER_OP_END_ && (q.op == BROKER_OP_HELLO) == (q.sandbox_id == 0));
     if (q.op == BROKER_OP_ADD)
         check_add(&q.add, data[0], &policy);
+    if (q.op == BROKER_OP_LINE_ADD)
+        need(data[0] == 1 && (q.line.kind == BROKER_LINE_LISTENER || q.line.kind == BROKER_LINE_FEED));
+    if (q.op == BROKER_OP_GRANT_OPEN)
+        check_open(&q.grant);
     return 0;
 }

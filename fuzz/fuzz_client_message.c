@@ -22,7 +22,8 @@ static void check(int code, const struct err *err)
 static void check_create(const Sandbox__CreateRequest *r)
 {
     struct err err = {.code = 0};
-    int code = spec_check_create(r, &limits, &err);
+    static struct host_policy egress;
+    int code = spec_check_create(r, &limits, &egress, &err);
     check(code, &err);
     if (code != 0)
         return;
@@ -31,7 +32,7 @@ static void check_create(const Sandbox__CreateRequest *r)
     size_t env = 0;
     for (size_t i = 0; i < r->n_env_vars; i++)
         env += r->env_vars[i].len;
-    if (env > SPEC_ENV_TOTAL_MAX || r->n_egress_allow > EGRESS_ENTRIES_MAX)
+    if (env > SPEC_ENV_TOTAL_MAX || r->n_egress_allow > EGRESS_ENTRIES_MAX || egress.n != r->n_egress_allow)
         abort();
 }
 

@@ -35,6 +35,11 @@ static void check_start(const struct jail_start *s)
         need((*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') || *c == '-');
 }
 
+static void check_waits(const struct jail_request *q)
+{
+    need(q->start.waits <= (q->op == JAIL_OP_CLONE_VM ? 1 : 0));
+}
+
 static void check_volume(const struct jail_request *q)
 {
     bool named = !is_zero(q->volume.id, sizeof q->volume.id);
@@ -58,20 +63,42 @@ static void check_volume(const struct jail_request *q)
     need(q->volume.mib == 0);
 }
 
+static void check_network(const struct jail_request *q)
+{
+    const struct jail_network *n = &q->network;
+    need(is_zero(n->reserved, sizeof n->reserved));
+    if (q->op == JAIL_OP_NETWORK) {
+        need(n->line == 0 && n->port >= JAIL_PORT_MIN);
+        if (n->synthetic_prefix == 0)
+            need(is_zero(n->synthetic, sizeof n->synthetic));
+        else
+            need(n->synthetic_prefix >= JAIL_SYNTHETIC_PREFIX_MIN && n->synthetic_prefix <= JAIL_SYNTHETIC_PREFIX_MAX &&
+                 n->synthetic[0] > 0 && n->synthetic[0] < 224 && n->synthetic[0] != 127 && n->synthetic[3] == 0);
+        return;
+    }
+    need(n->port == 0 && n->synthetic_prefix == 0 && is_zero(n->synthetic, sizeof n->synthetic));
+    if (q->op != JAIL_OP_START && q->op != JAIL_OP_START_VM)
+        need(n->line == 0);
+    need((n->line & ~(uint32_t)JAIL_LINE_ALL_) == 0);
+    need((n->line & JAIL_LINE_TRANSPARENT) == 0 || (n->line & JAIL_LINE_PROXY) != 0);
+}
+
 // As the comments of enum jail_op have it.
-static size_t descriptors(uint32_t op)
+static bool descriptors_ok(uint32_t op, size_t fds)
 {
     switch (op) {
     case JAIL_OP_MOUNT:
     case JAIL_OP_START:
     case JAIL_OP_IMAGE:
-        return 1;
+        return fds == 1;
     case JAIL_OP_KERNEL:
-        return 2;
+        return fds == 2;
     case JAIL_OP_START_VM:
-        return 3;
+        return fds == 3;
+    case JAIL_OP_CLONE_VM:
+        return fds == 6 || fds == 7;  // a working set is not always there
     default:
-        return 0;
+        return fds == 0;
     }
 }
 
@@ -80,18 +107,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct jail_request q = {0};
     if (size == 0)
         return 0;
-    size_t fds = data[0] & 3;
+    size_t fds = data[0] % (JAIL_FDS_MAX + 1);
     memcpy(&q, data + 1, size - 1 < sizeof q ? size - 1 : sizeof q);
     int r = jail_check(&q, fds);
     need(r == 0 || r == -EPROTO);
     if (r < 0)
         return 0;
     need(q.op > 0 && q.op < JAIL_OP_EXITED && q.id != 0 && q.slot < JAIL_SANDBOXES_MAX);
-    need(fds == descriptors(q.op));
-    if (q.op == JAIL_OP_START || q.op == JAIL_OP_START_VM)
+    need(descriptors_ok(q.op, fds));
+    check_waits(&q);
+    if (q.op == JAIL_OP_START || q.op == JAIL_OP_START_VM || q.op == JAIL_OP_CLONE_VM)
         check_start(&q.start);
     else
         need(is_zero(&q.start, sizeof q.start));
     check_volume(&q);
+    check_network(&q);
     return 0;
 }

@@ -100,10 +100,11 @@ typedef struct {
     uint32_t pool_wait_ms;     /* longest wait for a sandbox in milliseconds; 0: fail at once if none can be had */
     const char *session_key;   /* persistent /workspace volume: 1-127 printable bytes without '"' and '\'; NULL: ephemeral */
     uint32_t ttl_seconds;      /* lifetime of a volume made now; 0: platform default (7 days) */
-    const char **egress_allow; /* NULL-terminated "host", "host:port" or "*.suffix[:port]"; NULL: engine's default */
-    int egress_deny_all;       /* 1: may reach nothing */
-    uint32_t min_isolation;    /* sandbox_isolation_t: refuse (INVALID_SPEC) rather than run behind a weaker wall */
-    uint64_t disk_mib;         /* size of the sandbox's writable disk in MiB; 0: the engine's default */
+    const char *
+        *egress_allow;   /* NULL-terminated "host", "host:port" or "*.suffix[:port]", at most 64; NULL: the engine's policy */
+    int egress_deny_all; /* 1: may reach nothing */
+    uint32_t min_isolation; /* sandbox_isolation_t: refuse (INVALID_SPEC) rather than run behind a weaker wall */
+    uint64_t disk_mib;      /* size of the sandbox's writable disk in MiB; 0: the engine's default */
     uint64_t reserved[6];
 } sandbox_spec_t;
 
@@ -319,11 +320,26 @@ sandbox_error_t sandbox_destroy(sandbox_handle_t *handle);
 
 sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_status);
 
+/* What a sandbox may reach, and the network it got for that.  Made by the library only; grows at its end. */
+typedef struct {
+    const char *const
+        *egress;         /* the policy's entries, each in its one form; "*" is one that only the engine's own policy has */
+    size_t egress_count; /* how many; a NULL is behind them */
+    const char *guest_address; /* of the sandbox's network device, dotted decimal */
+    const char *host_address;  /* where the broker listens for it, at broker_port */
+    uint32_t prefix_bits;      /* of the network that both addresses are in */
+    uint32_t broker_port;
+    bool transparent; /* programs that ignore the proxy variables reach the hosts, too */
+} sandbox_network_t;
+
 /* Facts from the create, without asking the engine.  NULL: 0, NONE, "". */
 uint32_t sandbox_id(const sandbox_handle_t *handle);
 sandbox_isolation_t sandbox_isolation(const sandbox_handle_t *handle);
 /* "pool", "restored" or "cold": how this sandbox was started.  Lives as long as the handle. */
 const char *sandbox_start_kind(const sandbox_handle_t *handle);
+
+/* NULL: it may reach nothing, and has no network.  Lives as long as the handle. */
+const sandbox_network_t *sandbox_network(const sandbox_handle_t *handle);
 
 /* "process", "container", "kernel", "vm", or "none".  Static text. */
 const char *sandbox_isolation_name(sandbox_isolation_t isolation);

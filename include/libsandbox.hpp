@@ -605,6 +605,14 @@ struct FileStat {
     }
 };
 
+/* What a sandbox may reach, and the network it got for that. */
+struct Network {
+    std::vector<std::string> egress; /* the policy's entries, each in its one form */
+    std::string guest_address, host_address;
+    std::uint32_t prefix_bits = 0, broker_port = 0;
+    bool transparent = false;
+};
+
 /* ---- Sandboxes --------------------------------------------------------------------------------------------------- */
 
 /* One sandbox.  Made by Engine::create; destroyed with this object, by destroy(), or with the connection. */
@@ -668,6 +676,21 @@ class Sandbox
     std::string start_kind() const
     {
         return sandbox_start_kind(handle_.get());
+    }
+    /* Empty: it may reach nothing, and has no network. */
+    std::optional<Network> network() const
+    {
+        const sandbox_network_t *from = sandbox_network(handle_.get());
+        if (from == nullptr)
+            return std::nullopt;
+        Network made;
+        made.egress.assign(from->egress, from->egress + from->egress_count);
+        made.guest_address = from->guest_address;
+        made.host_address = from->host_address;
+        made.prefix_bits = from->prefix_bits;
+        made.broker_port = from->broker_port;
+        made.transparent = from->transparent;
+        return made;
     }
 
     /* Runs a command and waits for its end. */

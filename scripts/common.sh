@@ -88,13 +88,13 @@ build_release() {
 
 # The kernel for virtual machines in the template store STORE, made by the build in BUILD, whose agent is part of it; made
 # again only after that.  Its parts come from the machine's own cloud kernel, or from a package that is only unpacked.
-# vm_kernel STORE BUILD
+# vm_kernel STORE BUILD [NAME AGENT]: a kernel called NAME, with another agent.
 vm_kernel() {
-    local store=$1 agent=$2/src/agent/sandbox-agent kernel vmlinuz
-    [ ! "$store/kernels/default/initramfs" -nt "$agent" ] || return 0
+    local store=$1 name=${3:-default} agent=${4:-$2/src/agent/sandbox-agent} kernel vmlinuz
+    [ ! "$store/kernels/$name/initramfs" -nt "$agent" ] || return 0
     kernel=$("$ROOT/scripts/packages" --kernel "$ROOT/build/vm-kernel") || return
     vmlinuz=$(printf '%s\n' "${kernel%/}"/boot/vmlinuz-*-cloud-amd64 | sort -V | tail -n 1)
-    "$2/src/image/sandbox-image" kernel build default --replace --store "$store" --vmlinuz "$vmlinuz" \
+    "$2/src/image/sandbox-image" kernel build "$name" --replace --store "$store" --vmlinuz "$vmlinuz" \
         --modules "${kernel%/}/lib/modules/${vmlinuz##*/vmlinuz-}" --agent "$agent" >&2
 }
 

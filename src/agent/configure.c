@@ -5,10 +5,12 @@
 #include "wire/limits.h"
 #include "wire/path.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,14 +25,27 @@ static bool only(const ProtobufCBinaryData *b, const char *alphabet)
     return true;
 }
 
+static bool is_address(const ProtobufCBinaryData *b)
+{
+    char text[INET_ADDRSTRLEN];
+    struct in_addr address;
+    if (b->len >= sizeof text || memchr(b->data, '\0', b->len) != NULL)
+        return false;
+    snprintf(text, sizeof text, "%.*s", (int)b->len, (const char *)b->data);
+    return inet_pton(AF_INET, text, &address) == 1;
+}
+
 static int check(const Sandbox__Agent__Configure *m, struct err *e)
 {
     if (m->machine_id.len != 0 && (m->machine_id.len != MACHINE_ID_DIGITS || !only(&m->machine_id, "0123456789abcdef")))
         return err_set(e, -EINVAL, "machine_id must be 32 lower-case hexadecimal digits.");
     if (m->hostname.len > HOSTNAME_MAX || !only(&m->hostname, "abcdefghijklmnopqrstuvwxyz0123456789-"))
         return err_set(e, -EINVAL, "The host name must be at most 63 of a-z, 0-9 and \"-\".");
-    if (m->n_env > ENV_VARS_MAX)
-        return err_set(e, -EINVAL, "There are %zu environment entries; at most %d are possible.", m->n_env, ENV_VARS_MAX);
+    if (m->resolver.len > 0 && !is_address(&m->resolver))
+        return err_set(e, -EINVAL, "The resolver must be an IPv4 address, four decimal numbers.");
+    if (m->n_env > ENV_VARS_MAX + ENV_ENGINE_MAX)
+        return err_set(e, -EINVAL, "There are %zu environment entries; at most %d are possible.", m->n_env,
+                       ENV_VARS_MAX + ENV_ENGINE_MAX);
     for (size_t i = 0; i < m->n_env; i++)
         if (env_entry_check(&m->env[i], e) < 0)
             return -EINVAL;
@@ -127,6 +142,10 @@ static int write_identity(const Sandbox__Agent__Configure *m, struct err *e)
         snprintf(text, sizeof text, "127.0.0.1 localhost\n127.0.1.1 %.*s\n::1 localhost ip6-localhost ip6-loopback\n", n, name);
         if (r == 0)
             r = write_etc(etc, "hosts", text, e);
+    }
+    if (r == 0 && m->resolver.len > 0) {
+        snprintf(text, sizeof text, "nameserver %.*s\n", (int)m->resolver.len, (const char *)m->resolver.data);
+        r = write_etc(etc, "resolv.conf", text, e);
     }
     return r;
 }

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 
 // More ends than lines can be open; the host opens no others before it has been told of some.
-enum { ENDS_MAX = AGENT_STREAMS_MAX + REFUSED_MAX, ENDS_RETRY_MS = 50 };
+enum { ENDS_MAX = AGENT_STREAMS_MAX + REFUSED_MAX, ENDS_RETRY_MS = 50, PREPARE_MS = 60000 };
 
 struct control {
     struct agent *agent;
@@ -26,6 +26,7 @@ struct control {
     uint64_t ends[ENDS_MAX];  // not reported yet
     size_t end_count;
     struct timer ends_retry;
+    struct exec *preparing;
 };
 
 // A Report that the host does not take is dropped: it has 64 KiB and more to fall behind, and asks again if it cares.
@@ -98,7 +99,34 @@ static void on_ping(const struct control *c, const Sandbox__Agent__Ping *ping)
     report(c, &answer);
 }
 
-static void on_packet(const struct control *c, const uint8_t *packet, size_t n, int *fd)
+// ---- before a snapshot ----
+
+static void on_prepared(void *arg, const Sandbox__Guest__ExecResult *result)
+{
+    struct control *c = arg;
+    c->preparing = NULL;
+    Sandbox__Agent__Prepared prepared = SANDBOX__AGENT__PREPARED__INIT;
+    Sandbox__Agent__Report answer = SANDBOX__AGENT__REPORT__INIT;
+    answer.report_case = SANDBOX__AGENT__REPORT__REPORT_PREPARED;
+    answer.prepared = &prepared;
+    report(c, &answer);
+}
+
+static void on_prepare(struct control *c, const Sandbox__Agent__Prepare *prepare)
+{
+    Sandbox__Guest__Exec exec = SANDBOX__GUEST__EXEC__INIT;
+    exec.n_argv = prepare->n_argv;
+    exec.argv = prepare->argv;
+    exec.cwd = (ProtobufCBinaryData){.len = 1, .data = (uint8_t *)"/"};
+    exec.timeout_ms = PREPARE_MS;
+    struct err e;
+    if (c->preparing != NULL || c->agent->configured)
+        return;
+    if (prepare->n_argv == 0 || exec_start(c->agent, &exec, NULL, on_prepared, c, &c->preparing, &e) != STATUS(OK))
+        on_prepared(c, NULL);
+}
+
+static void on_packet(struct control *c, const uint8_t *packet, size_t n, int *fd)
 {
     Sandbox__Agent__Command *command = (void *)pb_unpack(&sandbox__agent__command__descriptor, packet, n);
     if (command == NULL)
@@ -122,6 +150,9 @@ static void on_packet(const struct control *c, const uint8_t *packet, size_t n, 
     case SANDBOX__AGENT__COMMAND__COMMAND_RESUME:
         c->agent->suspended = false;
         execs_resume(c->agent, command->resume->lost_us);
+        break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_PREPARE:
+        on_prepare(c, command->prepare);
         break;
     default:
         break;

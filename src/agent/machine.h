@@ -7,6 +7,9 @@
 // code is therefore root of a user namespace only: it cannot load modules, open the disk, trace or signal this process, or make
 // a vsock socket (no filter lets it), and what it sees and may do is what it sees and may do on the container tier.
 //
+// A machine without a volume may become a template (proto/agent.proto): its clones wake up in machine_door.c, with a control
+// line that is broken, and are given an identity of their own (machine_identity.c) before anything else happens in them.
+//
 // Order: modules -> disk -> a root without the initramfs, whose memory is freed -> the session's volume -> control groups ->
 // the door (before any guest code exists) -> the sandbox -> serving.  Any failure is one line on the console, and the machine
 // is switched off. The end of the host's control connection, or of the sandbox, switches it off too; with a volume, the sandbox
@@ -14,6 +17,7 @@
 #ifndef AGENT_MACHINE_H
 #define AGENT_MACHINE_H
 
+#include "enter/guest_line.h"
 #include "sys/jail.h"
 
 #include <stdbool.h>
@@ -26,13 +30,25 @@ struct machine_options {
     uint64_t vcpus;
     char hostname[JAIL_HOSTNAME_MAX + 1];
     bool volume;  // /workspace is a disk of its own
+    struct guest_line line;
+};
+
+enum { MACHINE_ENTROPY = 64, MACHINE_BOOT_ID = 16 };
+
+struct machine_identity {
+    uint8_t entropy[MACHINE_ENTROPY];
+    uint8_t boot_id[MACHINE_BOOT_ID];
+    uint64_t wall_ns;
+    char hostname[JAIL_HOSTNAME_MAX + 1];
 };
 
 // Whether the program was started by a kernel for this: the first argument is --vm.
 bool machine_wanted(int argc, char **argv);
-// Reads `--vm --memory-mib=N --disk-mib=N --pids=N --vcpus=N --hostname=NAME`, all of them needed, and `--volume`.  False: one
-// is not good.
+// Reads `--vm --memory-mib=N --disk-mib=N --pids=N --vcpus=N --hostname=NAME`, all of them needed, `--volume`, and
+// `--line=KIND,HOST,GUEST,PREFIX` (JAIL_LINE_*, two addresses, bits).  False: one is not good.
 bool machine_options_parse(int argc, char **argv, struct machine_options *ret_options);
+// Whether it may be one.
+bool machine_hostname_good(const char *name);
 // Runs the machine, and switches it off at the end.
 void machine_run(int argc, char **argv) __attribute__((noreturn));
 
@@ -69,6 +85,10 @@ int machine_start_sandbox(const struct machine_options *options, int disk, int v
                           int *ret_pidfd, const char **ret_step);
 // Kills all of it, and returns when none of it runs any more, or after a while.
 void machine_end_sandbox(int pidfd);
+
+// Makes a clone itself: randomness, wall clock, the sandbox's host name and boot id.  `pidfd`: the sandbox's first process;
+// `late_ns`: how old the host's clock is by now.  On failure `ret_step` is a sentence part.
+int machine_take_identity(const struct machine_identity *identity, uint64_t late_ns, int pidfd, const char **ret_step);
 
 // A vsock socket that listens on AGENT_VSOCK_PORT.
 int machine_door_open(int *ret_listener);

@@ -3,10 +3,12 @@
 // Actors: this process calls the host once, when all is ready: that is the control line.  Only the host (CID 2) can connect
 // here, and only its connections are taken; the agent in the sandbox, at the other end of
 // a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
-// packet for the agent and the other way round; a connection is handed to the agent as one operation's line.
-// States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or the
-// agent itself ends, or one of them breaks the framing.  A connection is waiting until its 8 bytes have come. Limits:
-// WAITING_MAX connections at once, each for WAITING_S; beyond that they are closed.
+// packet for the agent and the other way round; a connection is handed to the agent as one operation's line, or reported as
+// ended. States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or
+// the agent itself ends, or one of them breaks the framing.  serving -> (Prepare went through) prepared: the end of the control
+// connection now means that this is a clone; the host is called again -> nameless: the first command must be Identity ->
+// serving. A connection is waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S;
+// beyond that they are closed.
 #include "agent/machine.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
@@ -16,10 +18,12 @@
 #include "sys/stream.h"
 #include "wire/frame.h"
 #include "wire/limits.h"
+#include "wire/pb.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/vm_sockets.h>
+#include <string.h>
 #include <sys/socket.h>
 
 enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10 };
@@ -38,7 +42,9 @@ struct waiting {
 
 struct door {
     struct loop *loop;
-    int listener, agent;
+    int listener, agent, pidfd;
+    bool prepared, nameless;
+    uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
     struct stream *control;
     struct waiting waiting[WAITING_MAX];
@@ -64,17 +70,86 @@ static void end(struct door *d, const char *why)
     loop_stop(d->loop, 0);
 }
 
+static void identified(struct door *d, int error, const char *step)
+{
+    Sandbox__Agent__Identified identified = SANDBOX__AGENT__IDENTIFIED__INIT;
+    identified.error_number = (uint32_t)-error;
+    identified.message = error < 0 ? (char *)step : identified.message;
+    Sandbox__Agent__Report answer = SANDBOX__AGENT__REPORT__INIT;
+    answer.report_case = SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED;
+    answer.identified = &identified;
+    int r = stream_send(d->control, &answer);
+    if (error < 0 || r < 0)
+        end(d, error < 0 ? step : "the host does not take reports");
+}
+
+// 0, or -EINVAL for what no host sends.
+static int read_identity(const Sandbox__Agent__Identity *from, struct machine_identity *to)
+{
+    *to = (struct machine_identity){.wall_ns = from->wall_ns};
+    if (from->entropy.len != sizeof to->entropy || from->boot_id.len != sizeof to->boot_id ||
+        from->hostname.len >= sizeof to->hostname || from->hostname.len == 0)
+        return -EINVAL;
+    memcpy(to->entropy, from->entropy.data, sizeof to->entropy);
+    memcpy(to->boot_id, from->boot_id.data, sizeof to->boot_id);
+    memcpy(to->hostname, from->hostname.data, from->hostname.len);
+    return machine_hostname_good(to->hostname) ? 0 : -EINVAL;
+}
+
+// The host stamps Identity when it takes the call: half of what has passed since the call is how old the stamp is.
+static void become(struct door *d, const Sandbox__Agent__Command *command)
+{
+    struct machine_identity identity;
+    const char *step = "reading its identity";
+    int r = command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY ? read_identity(command->identity, &identity)
+                                                                               : -EPROTO;
+    if (r == 0)
+        r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->pidfd, &step);
+    d->nameless = r < 0;
+    identified(d, r, step);
+}
+
+// The host's commands are looked at only for the two that concern the machine.  True: this one is for the agent.
+static bool for_agent(struct door *d, const uint8_t *body, size_t len)
+{
+    Sandbox__Agent__Command *command = (void *)pb_unpack(&sandbox__agent__command__descriptor, body, len);
+    bool mine = command == NULL || d->nameless || command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY;
+    if (command == NULL)
+        end(d, "the host sends nonsense");
+    else if (d->nameless)
+        become(d, command);
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PREPARE)
+        d->prepared = true;
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
+        d->prepared = false;
+    pb_free(command);
+    return !mine;
+}
+
 static void on_frame(void *arg, const uint8_t *body, size_t len)
 {
     struct door *d = arg;
+    if (!for_agent(d, body, len))
+        return;
     if (len == 0 || fdpass_send(d->agent, body, len, NULL, 0) < 0)
         end(d, "the agent does not take commands");
 }
 
+static int call(struct door *d);
+
 static void on_control_end(void *arg, int reason)
 {
     (void)reason;
-    end(arg, "the host ended the control line");
+    struct door *d = arg;
+    d->control = stream_free(d->control);
+    if (!d->prepared) {
+        end(d, "the host ended the control line");
+        return;
+    }
+    d->prepared = false;
+    d->nameless = true;
+    if (call(d) < 0)
+        end(d, "the host cannot be called again");
 }
 
 static void on_report(void *arg, uint32_t events)
@@ -87,6 +162,8 @@ static void on_report(void *arg, uint32_t events)
         return;
     if (n <= 0)
         end(d, "the agent ended its line");
+    else if (d->nameless)
+        ;  // of a life that this machine did not have
     else if (stream_send_bytes(d->control, packet, (size_t)n) < 0)
         end(d, "the host does not take reports");
 }
@@ -104,12 +181,25 @@ static int call(struct door *d)
     static const struct stream_limits limits = {.frame_max = AGENT_CONTROL_MAX, .queue_max = FRAME_HEAD + AGENT_CONTROL_MAX};
     cleanup_fd int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_vm host = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST, .svm_port = AGENT_VSOCK_PORT};
+    d->called_ns = mono_ns();
     if (fd < 0 || connect(fd, (const struct sockaddr *)&host, sizeof host) < 0)
         return -errno;
     int r = stream_new(d->loop, fd, &limits, &handler, d, &d->control);
     if (r == 0)
         take_fd(&fd);
     return r;
+}
+
+// What the agent never got, it cannot tell the end of.
+static void report_ended(struct door *d, uint64_t id)
+{
+    Sandbox__Agent__StreamEnded ended = SANDBOX__AGENT__STREAM_ENDED__INIT;
+    ended.id = id;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED;
+    report.stream_ended = &ended;
+    if (stream_send(d->control, &report) < 0)
+        end(d, "the host does not take reports");
 }
 
 static void hand_over(struct door *d, uint64_t id, int fd)
@@ -125,7 +215,8 @@ static void hand_over(struct door *d, uint64_t id, int fd)
         return;
     sandbox__agent__command__pack(&command, packed);
     // An agent that does not read loses the line, which its host sees closed.
-    fdpass_send(d->agent, packed, n, &fd, 1);
+    if (fdpass_send(d->agent, packed, n, &fd, 1) < 0)
+        report_ended(d, id);
 }
 
 static void stop_waiting(struct waiting *w)
@@ -206,7 +297,7 @@ static int start(struct door *d, int pidfd)
 
 const char *machine_door_serve(int listener, int control, int pidfd)
 {
-    struct door d = {.listener = listener, .agent = control};
+    struct door d = {.listener = listener, .agent = control, .pidfd = pidfd};
     for (size_t i = 0; i < WAITING_MAX; i++)
         d.waiting[i].fd = -1;
     int r = start(&d, pidfd);

@@ -8,11 +8,13 @@
 #include "sys/cgroup.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
+#include "sys/rtnetlink.h"
 #include "sys/small_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -108,6 +110,21 @@ static int map_ids(pid_t pid, int *ret_userns)
     return r;
 }
 
+// The machine's network device is the sandbox's: nothing else in the machine has one.
+static int move_line(const struct start *s)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)s->pid);
+    unsigned index = if_nametoindex(GUEST_LINE_DEVICE);
+    if (index == 0)
+        return -errno;
+    cleanup_fd int netns = open(path, O_RDONLY | O_CLOEXEC);
+    if (netns < 0)
+        return -errno;
+    cleanup_fd int requests = rtnetlink_open();
+    return requests < 0 ? requests : rtnetlink_move(requests, (int)index, netns);
+}
+
 static int set_limits(struct start *s)
 {
     const struct machine_options *o = s->options;
@@ -130,6 +147,7 @@ static int send_order(struct start *s, int root, int volume)
 {
     struct enter_order order = {.shm_bytes = enter_shm_bytes(s->options->memory_mib), .whole_root = 1, .volume = volume >= 0};
     memcpy(order.hostname, s->options->hostname, sizeof order.hostname);
+    order.line = s->options->line;
     cleanup_fd int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     cleanup_fd int dir = cgroup_group_guest_fd(s->group, CGROUP_UNIFIED);
     cleanup_fd int guest = dir < 0 ? dir : mount_clone(dir, "");
@@ -174,6 +192,8 @@ static int build(struct start *s)
     r = set_limits(s);
     if (r < 0)
         return failed(s, r, "setting the limits");
+    if (s->options->line.kind != 0 && (r = move_line(s)) < 0)
+        return failed(s, r, "moving the network device into the sandbox");
     cleanup_fd int root = mapped(s->disk, "", userns), volume = -1;
     if (root < 0)
         return failed(s, root, "id-mapping the disk");

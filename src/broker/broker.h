@@ -13,6 +13,15 @@
 //     dial.c         a name resolved, its addresses checked, one connected to, TLS         -> lookup.c
 //     pool.c         idle connections to upstreams
 //
+// and for route grants (docs/grants.md):
+//
+//     grants.c       grants.json; profile.c, profile_token.c: one profile of it; mint.c: a token made from one
+//     grant.c        a grant that is open: its budgets, breaker, trace, credential; grant_report.c: what is left of it
+//     api_line.c     a sandbox's line; api_conn.c: a connection over it      -> api_call.c
+//     guard.c        the same for sandboxes on other hosts, over HTTPS        -> api_call.c
+//     api_call.c     one call, checked in one order, whoever brought it       -> api_send.c
+//     api_send.c     one request to the API and its answer                    -> dial.c, pool.c
+//
 // Trust.  Guests are hostile, and may do anything with their sockets; upstreams are not trusted either, less so those a policy
 // names by a suffix.  What bounds both: heads (wire/http_head.h), windows of WINDOW bytes each way, a watch over every wait
 // (struct broker's config), and ceilings of connections.  Nothing that a guest sends is forwarded but what was parsed.
@@ -38,6 +47,11 @@ enum {
     SINGLE_MAX = 32 * 1024,
 };
 
+struct api_lines;
+struct grant_list;
+struct grant_metrics;
+struct grants;
+struct guard;
 struct lookups;
 struct pool;
 struct sandboxes;
@@ -51,12 +65,15 @@ struct broker {
     struct lookups *lookups;
     struct pool *pool;
     struct sandboxes *sandboxes;
+    struct grants *grants;  // as grants.json was read last
+    struct grant_list *grant_list;
+    struct grant_metrics *grant_metrics;
+    struct api_lines *api_lines;
+    struct guard *guard;    // NULL: none is set up
+    uint64_t grant_calls;   // of all grants, in flight
     uint64_t connections;   // of guests, now
     uint64_t last_request;  // number of the last decision, for the log
 };
-
-// Internationalised names, as a browser takes them (UTS 46, not transitional).
-extern const struct host_idna broker_idna;
 
 // The bufferevents of this program: deferred callbacks, WINDOW as the high watermark, large single reads.
 void broker_tune(struct bufferevent *bev);

@@ -32,6 +32,11 @@ static const struct option options[] = {
     TEXT(control_socket, "/run/sandbox-broker/control.sock", "where the engine connects to"),
     TEXT(metrics_socket, "/run/sandbox-broker/metrics.sock", "GET /metrics is answered there; empty: nowhere"),
     TEXT(credentials, "/etc/sandbox-engine/credentials.conf", "which hosts get which credential; empty: none does"),
+    TEXT(grants, "", "profiles of route grants (grants.json); empty: there are none"),
+    TEXT(guard_listen, "", "ADDRESS:PORT for sandboxes on other hosts, HTTPS; empty: nowhere"),
+    TEXT(guard_url, "", "what such sandboxes are told: https://HOST/PATH"),
+    TEXT(guard_certificate, "", "the guard's certificate and those that vouch for it (PEM)"),
+    TEXT(guard_key, "", "the guard's private key (PEM)"),
     TEXT(ca_file, "", "authorities for upstreams' certificates (PEM); empty: the system's"),
     TEXT(resolver, "", "name servers, ADDRESS[:PORT] with commas between; empty: those of /etc/resolv.conf"),
     TEXT(log_level, "info", "debug, info, warn or error"),
@@ -47,6 +52,13 @@ static const struct option options[] = {
     NUMBER(tunnel_ms, 10, 86400000, "3600000", "likewise a tunnel"),
     NUMBER(connect_ms, 10, 600000, "15000", "to find, reach and verify an upstream"),
     NUMBER(pool_ms, 0, 600000, "30000", "an idle connection to an upstream is kept"),
+    NUMBER(grant_calls, 1, 100000, "128", "calls of all grants at once; beyond: 429"),
+    NUMBER(api_head_ms, 10, 600000, "5000", "on a grant's line: for a request's head, from its first byte"),
+    NUMBER(api_request_ms, 10, 600000, "10000", "likewise: for its body"),
+    NUMBER(api_idle_ms, 10, 600000, "15000", "likewise: between requests"),
+    NUMBER(api_write_ms, 10, 600000, "90000", "likewise: until the guest has taken the answer"),
+    NUMBER(guard_wait_ms, 10, 600000, "10000", "at the guard: for a place to read a body, and then for the body"),
+    NUMBER(api_upstream_ms, 10, 60000, "60000", "for an API's answer, all of it"),
 };
 enum { OPTIONS = sizeof options / sizeof options[0] };
 

@@ -14,8 +14,13 @@ struct config {
     char control_socket[CONFIG_PATH_MAX + 1];
     char metrics_socket[CONFIG_PATH_MAX + 1];  // "": none
     char credentials[CONFIG_PATH_MAX + 1];     // "": none on file
-    char ca_file[CONFIG_PATH_MAX + 1];         // "": the system's
-    char resolver[CONFIG_PATH_MAX + 1];        // "": those of /etc/resolv.conf
+    char grants[CONFIG_PATH_MAX + 1];          // "": no profiles
+    char guard_listen[CONFIG_PATH_MAX + 1];    // "": no guard
+    char guard_url[CONFIG_PATH_MAX + 1];
+    char guard_certificate[CONFIG_PATH_MAX + 1];
+    char guard_key[CONFIG_PATH_MAX + 1];
+    char ca_file[CONFIG_PATH_MAX + 1];   // "": the system's
+    char resolver[CONFIG_PATH_MAX + 1];  // "": those of /etc/resolv.conf
     char log_level[CONFIG_PATH_MAX + 1];
     uint64_t engine_uid;
     uint64_t max_conns;          // guests' connections at once
@@ -29,6 +34,11 @@ struct config {
     uint64_t tunnel_ms;    // likewise in a tunnel
     uint64_t connect_ms;   // to resolve, connect and shake hands
     uint64_t pool_ms;      // an idle connection to an upstream is kept
+    uint64_t grant_calls;  // of all grants at once
+    // On a sandbox's line (api_conn.h).
+    uint64_t api_head_ms, api_request_ms, api_idle_ms, api_write_ms;
+    uint64_t api_upstream_ms;  // for an API's whole answer
+    uint64_t guard_wait_ms;    // at the guard: for a place, and then for a body
 };
 
 // Every setting at its default.

@@ -40,8 +40,11 @@ static const int calls[] = {
     SCMP_SYS(fcntl),
     SCMP_SYS(splice),
     SCMP_SYS(pipe2),
-    // credentials.conf, below Landlock
+    // credentials.conf, grants.json and what is beside it, below Landlock
     SCMP_SYS(openat),
+    SCMP_SYS(openat2),
+    // what the engine is handed
+    SCMP_SYS(memfd_create),
     // sockets; socket(2) by family, below
     SCMP_SYS(accept4),
     SCMP_SYS(connect),
@@ -113,16 +116,19 @@ static const uint64_t file_rights = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS
                                     LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK |
                                     LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM;
 
-static int restrict_files(int dir_fd, bool *ret_landlock)
+static int restrict_files(const int dir_fd[static CONFINE_FOLDERS], bool *ret_landlock)
 {
     const struct landlock_ruleset_attr attr = {.handled_access_fs = file_rights};
     *ret_landlock = false;
     cleanup_fd int rules = (int)syscall(SYS_landlock_create_ruleset, &attr, sizeof attr, 0);
     if (rules < 0)
         return errno == ENOSYS || errno == EOPNOTSUPP ? 0 : -errno;
-    const struct landlock_path_beneath_attr below = {.allowed_access = LANDLOCK_ACCESS_FS_READ_FILE, .parent_fd = dir_fd};
-    if (dir_fd >= 0 && syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0)
-        return -errno;
+    for (int i = 0; i < CONFINE_FOLDERS; i++) {
+        const struct landlock_path_beneath_attr below = {.allowed_access = LANDLOCK_ACCESS_FS_READ_FILE,
+                                                         .parent_fd = dir_fd[i]};
+        if (dir_fd[i] >= 0 && syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0)
+            return -errno;
+    }
     if (syscall(SYS_landlock_restrict_self, rules, 0) < 0)
         return -errno;
     *ret_landlock = true;
@@ -136,7 +142,7 @@ static const bool traced = true;
 static const bool traced = false;
 #endif
 
-int confine(int dir_fd, struct confined *ret)
+int confine(const int dir_fd[static CONFINE_FOLDERS], struct confined *ret)
 {
     const struct rlimit none = {0, 0};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || setrlimit(RLIMIT_CORE, &none) < 0 ||

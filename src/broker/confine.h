@@ -2,8 +2,8 @@
 //
 // By then every file it needs has been read.  From here on:
 //   - no_new_privs; no core dumps, and nobody of its user may look into it (its memory has the credentials);
-//   - files: with Landlock nothing can be opened but what is directly or deeper in the folder of credentials.conf, for reading,
-//     so that a reload finds it; nothing can be made, written or run;
+//   - files: with Landlock nothing can be opened but what is directly or deeper in the folders of credentials.conf and
+//     grants.json, for reading, so that a reload finds it; nothing can be made, written or run;
 //   - system calls: an allow-list.  No exec, no new process, no sockets but IPv4, IPv6 and Unix ones; the rest is EPERM.
 // What a kernel lacks is said in the log (`landlock`, `filter`), not passed over.
 #ifndef BROKER_CONFINE_H
@@ -15,7 +15,9 @@ struct confined {
     bool landlock, filter;  // what is in force
 };
 
-// `dir_fd`: the folder that stays readable, or -1.  0, or a negative errno: then the program must not go on.
-int confine(int dir_fd, struct confined *ret);
+enum { CONFINE_FOLDERS = 2 };
+
+// `dir_fd`: the folders that stay readable, or -1.  0, or a negative errno: then the program must not go on.
+int confine(const int dir_fd[static CONFINE_FOLDERS], struct confined *ret);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "broker/grant_orders.h"
 #include "broker/sandbox.h"
 #include "sys/fdpass.h"
 #include "wire/broker.h"
@@ -18,7 +19,7 @@ struct control {
     struct broker *broker;
     int listener, line;  // line: -1 without an engine
     struct event *on_listener, *on_line;
-    bool greeted;
+    uint32_t version;               // that the engine speaks; 0: it has not greeted
     struct broker_request request;  // too large for a stack
     struct host_policy policy;
     char path[CONFIG_PATH_MAX + 1];
@@ -45,6 +46,8 @@ static void add(struct control *c, int fds[static BROKER_FDS_MAX], struct broker
         snprintf(text, sizeof text, "sandbox %u is served already", q->sandbox_id);
     else if (r == -ENOSPC)
         snprintf(text, sizeof text, "%d sandboxes are served already", (int)BROKER_SANDBOXES_MAX);
+    else if (r == -ENOTUNIQ)
+        snprintf(text, sizeof text, "its policy leads to the origin of its grant with a credential on file");
     else if (r < 0)
         snprintf(text, sizeof text, "%s", strerror(-r));
     say(reply, r, text);
@@ -53,22 +56,34 @@ static void add(struct control *c, int fds[static BROKER_FDS_MAX], struct broker
                  log_bool("transparent", (q->add.flags & BROKER_TRANSPARENT) != 0));
 }
 
-static void answer(struct control *c, int fds[static BROKER_FDS_MAX], struct broker_reply *reply)
+static void greet(struct control *c, struct broker_reply *reply)
+{
+    uint32_t version = c->request.version;
+    bool known = version >= BROKER_PROTOCOL_OLDEST && version <= BROKER_PROTOCOL_VERSION;
+    reply->version = known ? version : BROKER_PROTOCOL_VERSION;
+    c->version = known ? version : 0;
+    if (!known)
+        say(reply, -EPROTONOSUPPORT, "the engine speaks another version of this protocol");
+}
+
+// *ret_fd is what goes with the reply, or -1.
+static void answer(struct control *c, int fds[static BROKER_FDS_MAX], struct broker_reply *reply, int *ret_fd)
 {
     const struct broker_request *q = &c->request;
     *reply = (struct broker_reply){.op = q->op, .id = q->id};
     if (q->op == BROKER_OP_HELLO) {
-        reply->version = BROKER_PROTOCOL_VERSION;
-        c->greeted = q->version == BROKER_PROTOCOL_VERSION;
-        if (!c->greeted)
-            say(reply, -EPROTONOSUPPORT, "the engine speaks another version of this protocol");
+        greet(c, reply);
     } else if (q->op == BROKER_OP_ADD) {
         add(c, fds, reply);
-    } else {
+    } else if (q->op == BROKER_OP_REMOVE) {
         int r = sandbox_remove(c->broker, q->sandbox_id);
         say(reply, r, r < 0 ? "it is not served" : "");
         if (r == 0)
             log_info("sandbox_removed", log_u64("sandbox_id", q->sandbox_id));
+    } else {
+        const char *why = "";
+        int r = grant_order(c->broker, q, take_fd(&fds[0]), ret_fd, &why);
+        say(reply, r, why);
     }
 }
 
@@ -80,8 +95,9 @@ static void hang_up(struct control *c, const char *why)
     event_free(c->on_line);
     c->on_line = NULL;
     close_fd(&c->line);
-    c->greeted = false;
+    c->version = 0;
     sandbox_remove_all(c->broker);
+    grant_orders_end(c->broker);
     log_info("engine_gone", log_str("why", why), log_u64("sandboxes", n));
 }
 
@@ -89,6 +105,12 @@ static void close_all(int fds[static BROKER_FDS_MAX])
 {
     for (size_t i = 0; i < BROKER_FDS_MAX; i++)
         close_fd(&fds[i]);
+}
+
+// HELLO first; an engine of the first version knows of no grants.
+static bool may_ask(uint32_t version, uint32_t op)
+{
+    return op == BROKER_OP_HELLO || version > 1 || (version == 1 && op <= BROKER_OP_REMOVE);
 }
 
 static void on_request(evutil_socket_t fd, short what, void *arg)
@@ -108,17 +130,18 @@ static void on_request(evutil_socket_t fd, short what, void *arg)
     for (size_t i = n_fds; i < BROKER_FDS_MAX; i++)
         fds[i] = -1;
     bool good = n == (ssize_t)sizeof c->request && broker_check(&c->request, n_fds, &c->policy) == 0 &&
-                (c->greeted || c->request.op == BROKER_OP_HELLO);
+                may_ask(c->version, c->request.op);
     if (!good) {
         close_all(fds);
         hang_up(c, "a malformed request");
         return;
     }
     struct broker_reply reply;
-    answer(c, fds, &reply);
+    cleanup_fd int with = -1;
+    answer(c, fds, &reply, &with);
     close_all(fds);
     explicit_bzero(&c->request, sizeof c->request);
-    ssize_t sent = send(fd, &reply, sizeof reply, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = fdpass_send(fd, &reply, sizeof reply, &with, with >= 0 ? 1 : 0);
     if (sent != (ssize_t)sizeof reply)
         hang_up(c, "the engine does not read its answers");
 }

@@ -2,13 +2,12 @@
 
 #include "base/cleanup.h"
 #include "base/num.h"
+#include "broker/secret_file.h"
 #include "wire/host_policy.h"
 #include "wire/http_text.h"
 #include "wire/ini.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct credentials {
     unsigned references, n;
@@ -190,21 +189,12 @@ int credentials_parse(const char *text, size_t n, struct credentials **ret, stru
 
 int credentials_read(int dir_fd, const char *name, struct credentials **ret, struct err *err)
 {
-    cleanup_fd int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return err_set(err, -errno, "%.200s cannot be opened: %s", name, strerror(errno));
-    if (!S_ISREG(st.st_mode) || (st.st_uid != 0 && st.st_uid != geteuid()))
-        return err_set(err, -EPERM, "%.200s is not a file of root's or the broker's user", name);
-    if ((st.st_mode & 037) != 0)
-        return err_set(err, -EPERM, "%.200s has mode %03o: others may read or write it; make it 0640 or 0600", name,
-                       (unsigned)st.st_mode & 0777);
-    cleanup_free char *text = malloc(INI_FILE_MAX + 1);
-    if (text == NULL)
-        return err_set(err, -ENOMEM, "no memory");
-    ssize_t n = read(fd, text, INI_FILE_MAX + 1);
-    int r = n < 0 ? err_set(err, -errno, "%.200s cannot be read: %s", name, strerror(errno))
-                  : credentials_parse(text, (size_t)n, ret, err);
-    explicit_bzero(text, INI_FILE_MAX + 1);
+    cleanup_free char *text = NULL;
+    size_t n;
+    int r = secret_file_read(dir_fd, name, INI_FILE_MAX, &text, &n, err);
+    if (r < 0)
+        return r;
+    r = credentials_parse(text, n, ret, err);
+    explicit_bzero(text, n);
     return r;
 }

@@ -75,6 +75,14 @@ bool decide_name(const struct sandbox *s, const struct host *host)
     return false;
 }
 
+bool decide_overlaps(const struct host_policy *policy, const struct credentials *credentials, const struct host *host,
+                     uint16_t port)
+{
+    const struct host_rule *rule;
+    return credentials_find(credentials, host, port) != NULL &&
+           host_policy_match(policy, host, port, &rule) != HOST_EARNS_NOTHING;
+}
+
 unsigned record_dialled(struct record *r, const struct dial_result *result)
 {
     static const char *const reasons[] = {

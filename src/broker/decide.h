@@ -48,6 +48,10 @@ bool decide_tunnel(struct record *r);
 // Whether any connection to that name could be allowed: what the resolver answers.
 bool decide_name(const struct sandbox *s, const struct host *host);
 
+// Whether that policy leads to host and port with a credential on file: then a grant on that origin would protect nothing.
+bool decide_overlaps(const struct host_policy *policy, const struct credentials *credentials, const struct host *host,
+                     uint16_t port);
+
 // Takes over how a dial ended: address, decision, reason.  The status that a request is answered with: 403, 502, 503; 0 if it
 // went well.
 unsigned record_dialled(struct record *r, const struct dial_result *result);

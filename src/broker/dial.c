@@ -17,6 +17,7 @@ struct dial {
     struct host host;
     uint16_t port;
     bool tls;
+    bool any_address;  // none is judged
     dial_fn *fn;
     void *arg;
     struct waiter *waiter;
@@ -184,7 +185,7 @@ static void judge(struct dial *d, const struct ip_addr *addrs, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
         struct ip_addr addr = ip_unmap(addrs[i]);
-        if (!dial_address_ok(&d->broker->config, &addr)) {
+        if (!d->any_address && !dial_address_ok(&d->broker->config, &addr)) {
             ip_format(&addrs[i], d->result.address);
             end(d, DIAL_DENIED, ip_class_name(ip_classify(&addr)));
             return;
@@ -206,12 +207,12 @@ static void on_lookup(void *arg, int error, const struct ip_addr *addrs, unsigne
         judge(d, addrs, n);
 }
 
-struct dial *dial_start(struct broker *b, const struct host *host, uint16_t port, bool tls, dial_fn *fn, void *arg)
+static struct dial *begin(struct broker *b, const struct host *host, uint16_t port, bool tls, bool any, dial_fn *fn, void *arg)
 {
     struct dial *d = calloc(1, sizeof *d);
     if (d == NULL)
         return NULL;
-    *d = (struct dial){.broker = b, .host = *host, .port = port, .tls = tls, .fn = fn, .arg = arg};
+    *d = (struct dial){.broker = b, .host = *host, .port = port, .tls = tls, .any_address = any, .fn = fn, .arg = arg};
     d->timer = evtimer_new(b->base, on_timer, d);
     struct timeval t = {.tv_sec = (time_t)(b->config.connect_ms / 1000),
                         .tv_usec = (suseconds_t)(b->config.connect_ms % 1000 * 1000)};
@@ -226,4 +227,14 @@ struct dial *dial_start(struct broker *b, const struct host *host, uint16_t port
     else if (lookup_start(b, host->name, on_lookup, d, &d->waiter) < 0)
         end(d, DIAL_BUSY, "too many names are being resolved");
     return d;
+}
+
+struct dial *dial_start(struct broker *b, const struct host *host, uint16_t port, bool tls, dial_fn *fn, void *arg)
+{
+    return begin(b, host, port, tls, false, fn, arg);
+}
+
+struct dial *dial_origin(struct broker *b, const struct host *host, uint16_t port, bool tls, dial_fn *fn, void *arg)
+{
+    return begin(b, host, port, tls, true, fn, arg);
 }

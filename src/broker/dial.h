@@ -35,6 +35,8 @@ typedef void dial_fn(void *arg, const struct dial_result *result);
 
 // Calls fn(arg, ...) once, after this has returned.  NULL without memory.  The dial is over when fn is called.
 struct dial *dial_start(struct broker *b, const struct host *host, uint16_t port, bool tls, dial_fn *fn, void *arg);
+// The same for an origin that the operator has named (grants.json), whose addresses are not judged: they may be private.
+struct dial *dial_origin(struct broker *b, const struct host *host, uint16_t port, bool tls, dial_fn *fn, void *arg);
 // fn will not be called.  NULL is fine; returns NULL.
 struct dial *dial_cancel(struct dial *d);
 

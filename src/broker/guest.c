@@ -6,6 +6,7 @@
 #include "broker/token.h"
 #include "broker/tunnel.h"
 #include "http/status.h"
+#include "sys/idna.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -235,7 +236,7 @@ static bool take_host(struct guest *g, struct http_text text, uint16_t without)
     struct record *r = &g->record;
     enum host_problem why;
     uint16_t port;
-    if (host_port_parse(text.at, text.n, &broker_idna, &r->host, &port, &why) < 0) {
+    if (host_port_parse(text.at, text.n, &sys_idna, &r->host, &port, &why) < 0) {
         r->detail = host_problem_text(why);
         return false;
     }

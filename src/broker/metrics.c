@@ -53,8 +53,8 @@ void metrics_write(const struct metrics *m, struct buf *out)
     single(out, "connections_total", "counter", "Connections of guests.", m->connections);
     single(out, "upstream_connections_total", "counter", "Connections begun to upstreams.", m->dials);
     single(out, "upstream_reused_total", "counter", "Requests over a connection that was kept.", m->reused);
-    single(out, "reloads_total", "counter", "Times that credentials.conf was read anew.", m->reloads);
-    single(out, "reload_failures_total", "counter", "Times that it could not be.", m->reloads_failed);
+    single(out, "reloads_total", "counter", "Times that credentials.conf and grants.json were read anew.", m->reloads);
+    single(out, "reload_failures_total", "counter", "Times that they could not be.", m->reloads_failed);
     single(out, "connections", "gauge", "Connections of guests, now.", m->open);
     single(out, "tunnels", "gauge", "Of them, tunnels.", m->tunnels);
     single(out, "sandboxes", "gauge", "Sandboxes served.", m->sandboxes);

@@ -39,6 +39,7 @@ struct metrics {
     uint64_t tunnels, sandboxes, pooled, open;
 };
 
+// Without those of grants, which are grant_metrics.h's.
 void metrics_write(const struct metrics *m, struct buf *out);
 
 #endif

@@ -1,5 +1,6 @@
 #include "broker/metrics_server.h"
 
+#include "broker/grant_metrics.h"
 #include "http/head.h"
 #include "http/patience.h"
 #include "sys/unixsock.h"
@@ -43,9 +44,11 @@ static void reader_free(struct reader *r)
 
 static void answer(struct reader *r, bool good)
 {
-    cleanup_buf struct buf text = BUF_INIT(METRICS_TEXT_MAX);
-    if (good)
+    cleanup_buf struct buf text = BUF_INIT((size_t)METRICS_TEXT_MAX + GRANT_METRICS_TEXT_MAX);
+    if (good) {
         metrics_write(&r->server->broker->metrics, &text);
+        grant_metrics_write(r->server->broker->grant_metrics, &text);
+    }
     struct http_writer w = {.out = bufferevent_get_output(r->bev)};
     http_put_text(&w, good ? "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n" : "HTTP/1.1 404 Not Found\r\n");
     http_put_text(&w, "Connection: close\r\n");

@@ -110,6 +110,16 @@ void pool_drop(struct pool *p, uint32_t sandbox_id)
     }
 }
 
+void pool_drop_serial(struct pool *p, uint64_t serial)
+{
+    struct idle *i = TAILQ_FIRST(&p->all), *next;
+    for (; i != NULL; i = next) {
+        next = TAILQ_NEXT(i, all);
+        if (i->key.serial == serial)
+            idle_free(i, false);
+    }
+}
+
 int pool_new(struct broker *b, struct pool **ret)
 {
     struct pool *p = calloc(1, sizeof *p);

@@ -21,7 +21,7 @@ enum { POOL_FRESH_MS = 2000 };
 struct pool_key {
     uint32_t sandbox_id;
     uint16_t port;
-    uint64_t serial;  // of the credential; 0: none
+    uint64_t serial;  // of the credential, of the grant; 0: none
     struct host host;
 };
 
@@ -32,7 +32,8 @@ struct pool *pool_free(struct pool *p);
 struct bufferevent *pool_take(struct pool *p, const struct pool_key *key, uint64_t idle_ms);
 // Takes over a connection with nothing under way.
 void pool_put(struct pool *p, const struct pool_key *key, struct bufferevent *bev);
-// Closes a sandbox's.
+// Closes a sandbox's; those of one serial.
 void pool_drop(struct pool *p, uint32_t sandbox_id);
+void pool_drop_serial(struct pool *p, uint64_t serial);
 
 #endif

@@ -1,5 +1,6 @@
 #include "broker/sandbox.h"
 
+#include "broker/grant.h"
 #include "broker/guest.h"
 #include "broker/listener.h"
 #include "broker/pool.h"
@@ -64,6 +65,8 @@ static int add_checked(struct broker *b, uint32_t id, const struct broker_add *a
         return -EEXIST;
     if (b->sandboxes->n == BROKER_SANDBOXES_MAX)
         return -ENOSPC;
+    if (grant_overlaps(b, id, policy))
+        return -ENOTUNIQ;
     for (unsigned i = 0; i < BROKER_FDS_MAX; i++)
         if (fds[i] >= 0 && !listener_fd_ok(fds[i], i != BROKER_FD_DNS_UDP)) {
             *ret_bad = i;
@@ -95,6 +98,12 @@ int sandbox_add(struct broker *b, uint32_t id, const struct broker_add *add, con
             fds[i] = -1;
         }
     return r;
+}
+
+const struct host_policy *sandbox_policy(const struct broker *b, uint32_t id)
+{
+    const struct sandbox *s = find(b, id);
+    return s != NULL ? &s->policy : NULL;
 }
 
 static void forget(struct sandbox *s)

@@ -39,12 +39,15 @@ struct sandboxes {
 };
 
 // Begins to serve; takes over the descriptors, which broker_check has counted, also on failure.  0; -EEXIST, -ENOSPC, -ENOMEM,
-// -EINVAL (a descriptor is not what it must be; *ret_bad is its place).
+// -EINVAL (a descriptor is not what it must be; *ret_bad is its place), -ENOTUNIQ (grant_overlaps).
 int sandbox_add(struct broker *b, uint32_t id, const struct broker_add *add, const struct host_policy *policy,
                 int fds[static BROKER_FDS_MAX], unsigned *ret_bad);
 // Ends everything of it.  0 or -ENOENT.
 int sandbox_remove(struct broker *b, uint32_t id);
 void sandbox_remove_all(struct broker *b);
+
+// The policy of a sandbox that is served, or NULL.
+const struct host_policy *sandbox_policy(const struct broker *b, uint32_t id);
 
 // Whether one more connection may be open: of this sandbox, of all.
 bool sandbox_has_room(const struct sandbox *s);

@@ -3,11 +3,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kvm.h>
 #include <linux/magic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -113,7 +115,7 @@ void check_disk_speed(json_t *checks)
         add_check(checks, "disk speed", "ok", "v1 blkio: disk_mib_s and disk_iops limit direct and synchronous use only", NULL);
     else
         add_check(checks, "disk speed", "warn",
-                  "without the cgroup controllers io and blkio: disk_mib_s and disk_iops do nothing",
+                  "without the cgroup controllers io and blkio: disk_mib_s and disk_iops do nothing on the container tier",
                   "boot with the controller io, and give it to the service (Delegate=yes)");
 }
 
@@ -126,11 +128,24 @@ void check_user_namespaces(json_t *checks)
               some ? NULL : "sysctl -w user.max_user_namespaces=15000");
 }
 
+// KVM lets a guest have fewer physical address bits than the host only where it shadows the guest's page tables.
+static void check_open_kvm(json_t *checks, int kvm)
+{
+    if (ioctl(kvm, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
+        add_check(checks, "kvm", "warn", "/dev/kvm can be opened, but is not KVM's: no vm tier",
+                  "remove what is there, and load kvm_intel or kvm_amd");
+    else if (ioctl(kvm, KVM_CHECK_EXTENSION, KVM_CAP_SMALLER_MAXPHYADDR) > 0)
+        add_check(checks, "kvm", "warn", "/dev/kvm can be opened, but nested paging is off: machines are much slower",
+                  "load kvm_intel with ept=1 or kvm_amd with npt=1; in a virtual machine, its provider has to pass it on");
+    else
+        add_check(checks, "kvm", "ok", "/dev/kvm can be opened, with nested paging", NULL);
+}
+
 void check_kvm(json_t *checks)
 {
     int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
     if (fd >= 0)
-        add_check(checks, "kvm", "ok", "/dev/kvm can be opened", NULL);
+        check_open_kvm(checks, fd);
     else if (errno == ENOENT)
         add_check(checks, "kvm", "warn", "/dev/kvm is not there: no vm tier",
                   "turn hardware virtualisation on (firmware, or nesting in the hypervisor) and load kvm_intel or kvm_amd");

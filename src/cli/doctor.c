@@ -38,6 +38,22 @@ static json_t *tiers_in(const char *text)
     return found;
 }
 
+// What the engine says of the way out.
+static void check_network(json_t *checks, const char *text)
+{
+    json_error_t error;
+    json_t *object = json_loads(text, 0, &error), *network = json_object_get(object, "network");
+    const char *trouble = json_string_value(json_object_get(network, "trouble"));
+    if (trouble != NULL)
+        add_check(checks, "network", "warn", trouble,
+                  "needed only where sandboxes are to reach anything: start sandbox-broker, and see docs/egress.md");
+    else if (json_is_object(network))
+        add_check(checks, "network", "ok",
+                  json_is_true(json_object_get(network, "broker_up")) ? "sandbox-broker answers" : "sandbox-broker is starting",
+                  NULL);
+    json_decref(object);
+}
+
 static json_t *ask_engine(const char *socket, json_t *checks)
 {
     char detail[512], *text = NULL;
@@ -56,6 +72,7 @@ static json_t *ask_engine(const char *socket, json_t *checks)
     snprintf(detail, sizeof detail, "answers on %s", socket);
     add_check(checks, "engine", "ok", detail, NULL);
     json_t *tiers = tiers_in(text);
+    check_network(checks, text);
     free(text);
     return tiers;
 }

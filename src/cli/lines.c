@@ -39,11 +39,25 @@ static json_t *json_of_text(const char *text)
     return made != NULL ? made : json_string("?");
 }
 
+static json_t *json_of_network(const sandbox_network_t *network)
+{
+    json_t *egress = json_array();
+    for (size_t i = 0; i < network->egress_count; i++)
+        json_array_append_new(egress, json_of_text(network->egress[i]));
+    return json_pack("{s:o, s:o, s:o, s:i, s:i, s:b}", "egress", egress, "guest_address", json_of_text(network->guest_address),
+                     "host_address", json_of_text(network->host_address), "prefix_bits", (int)network->prefix_bits,
+                     "broker_port", (int)network->broker_port, "transparent", (int)network->transparent);
+}
+
 void line_created(const sandbox_handle_t *sandbox, const char *template_name, double create_ms)
 {
-    put_line(json_pack("{s:s, s:I, s:o, s:s, s:s, s:f}", "event", "created", "sandbox_id", (json_int_t)sandbox_id(sandbox),
-                       "template", json_of_text(template_name), "isolation", sandbox_isolation_name(sandbox_isolation(sandbox)),
-                       "start", sandbox_start_kind(sandbox), "create_ms", rounded(create_ms)));
+    json_t *line =
+        json_pack("{s:s, s:I, s:o, s:s, s:s, s:f}", "event", "created", "sandbox_id", (json_int_t)sandbox_id(sandbox),
+                  "template", json_of_text(template_name), "isolation", sandbox_isolation_name(sandbox_isolation(sandbox)),
+                  "start", sandbox_start_kind(sandbox), "create_ms", rounded(create_ms));
+    if (sandbox_network(sandbox) != NULL)
+        json_object_set_new(line, "network", json_of_network(sandbox_network(sandbox)));
+    put_line(line);
 }
 
 void line_exec(unsigned index, int exit_code, const sandbox_exec_result_t *r)

@@ -75,8 +75,28 @@ const char *store_or_default(const char *store)
     return or_environment(store, "SANDBOX_TEMPLATES", "/var/lib/sandbox-engine/templates");
 }
 
+// The library names the fields of its structures; who typed a command knows its options.
+static const char *option_of_field(const char *message)
+{
+    static const struct {
+        const char *field, *option;
+    } names[] = {{"template_name", "--template"}, {"memory_mib", "--memory"},         {"vcpu_count", "--vcpus"},
+                 {"disk_mib", "--disk"},          {"pool_wait_ms", "--wait"},         {"min_isolation", "--min-isolation"},
+                 {"timeout_ms", "--timeout"},     {"session_key", "--session-key"},   {"egress_allow", "--egress"},
+                 {"env_vars", "--env"},           {"egress_deny_all", "--no-egress"}, {"argv", "--exec"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strstr(message, names[i].field) != NULL)
+            return names[i].option;
+    return NULL;
+}
+
 int api_error(const struct command *command, const char *what)
 {
-    fprintf(stderr, "sandbox-cli %s: %s: %s\n", command->name, what, sandbox_last_error());
+    const char *message = sandbox_last_error();
+    const char *option = option_of_field(message);
+    if (option != NULL)
+        fprintf(stderr, "sandbox-cli %s: %s: %s (%s)\n", command->name, what, message, option);
+    else
+        fprintf(stderr, "sandbox-cli %s: %s: %s\n", command->name, what, message);
     return CLI_FAILED;
 }

@@ -2,6 +2,9 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/id.h"
+#include "base/log.h"
 #include "sys/fdpass.h"
 #include "sys/stream.h"
 #include "wire/frame.h"
@@ -13,11 +16,15 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 enum {
     SMALL_COMMAND_MAX = 64,  // open_stream and ping, packed
+    IDENTITY_ENTROPY = 64,
+    IDENTITY_BOOT_ID = 16,
+    IDENTITY_ROOM = 256,
     LINE_QUEUE_MAX = 2 * (FRAME_HEAD + AGENT_CONTROL_MAX),
 };
 
@@ -30,6 +37,9 @@ struct agent_line {
     struct buf early;       // vm tier: frames from before that
     const struct agent_line_handler *handler;
     void *arg;
+    char *hostname;  // for the identity that is still to be sent
+    bool identifying;
+    bool preparing;
     bool configuring;
     bool pinging;
     uint64_t last_stream;
@@ -46,7 +56,27 @@ static void end(struct agent_line *line, int reason)
 // Each branch calls at most one handler, last, because it may free the line.
 static void on_report(struct agent_line *line, const Sandbox__Agent__Report *report)
 {
+    if (line->identifying && report->report_case != SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED) {
+        end(line, -EPROTO);
+        return;
+    }
     switch (report->report_case) {
+    case SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED:
+        if (!line->identifying)
+            break;
+        line->identifying = false;
+        if (report->identified->error_number == 0)
+            return;
+        log_error("clone_without_identity", log_str("step", report->identified->message),
+                  log_u64("errno", report->identified->error_number));
+        end(line, -EIO);
+        return;
+    case SANDBOX__AGENT__REPORT__REPORT_PREPARED:
+        if (!line->preparing)
+            break;
+        line->preparing = false;
+        line->handler->on_prepared(line->arg);
+        return;
     case SANDBOX__AGENT__REPORT__REPORT_CONFIGURED:
         if (!line->configuring || report->configured->protocol != AGENT_PROTOCOL_VERSION)
             break;
@@ -146,6 +176,34 @@ static int send_early(struct agent_line *line)
     return r;
 }
 
+// Stamped now: what lies between is only the way to the guest.
+static int send_identity(struct agent_line *line)
+{
+    uint8_t entropy[IDENTITY_ENTROPY], boot_id[IDENTITY_BOOT_ID], packed[IDENTITY_ROOM];
+    int r = random_bytes(entropy, sizeof entropy);
+    if (r == 0)
+        r = random_bytes(boot_id, sizeof boot_id);
+    if (r < 0)
+        return r;
+    Sandbox__Agent__Identity identity = SANDBOX__AGENT__IDENTITY__INIT;
+    identity.entropy = (ProtobufCBinaryData){.len = sizeof entropy, .data = entropy};
+    identity.boot_id = (ProtobufCBinaryData){.len = sizeof boot_id, .data = boot_id};
+    identity.hostname = (ProtobufCBinaryData){.len = strlen(line->hostname), .data = (uint8_t *)line->hostname};
+    identity.wall_ns = wall_ns();
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY;
+    command.identity = &identity;
+    size_t n = protobuf_c_message_get_packed_size(&command.base);
+    if (n > sizeof packed)
+        return -EMSGSIZE;
+    protobuf_c_message_pack(&command.base, packed);
+    r = stream_send_bytes(line->stream, packed, n);
+    explicit_bzero(entropy, sizeof entropy);
+    explicit_bzero(packed, sizeof packed);
+    line->identifying = r == 0;
+    return r;
+}
+
 static int take_call(struct agent_line *line, int *fd)
 {
     static const struct stream_handler stream_handler = {.on_frame = on_frame, .on_end = on_stream_end};
@@ -154,7 +212,8 @@ static int take_call(struct agent_line *line, int *fd)
     if (r < 0)
         return r;
     take_fd(fd);
-    return send_early(line);
+    r = line->hostname != NULL ? send_identity(line) : 0;
+    return r < 0 ? r : send_early(line);
 }
 
 // The monitor passes a connection that its guest made: a port, and a descriptor.  The first is the control line; no other is
@@ -177,7 +236,7 @@ static void on_call(void *arg, uint32_t events)
         return;
     if (r < 0 || n == 0)
         end(line, r);
-    else
+    else if (line->handler->on_up != NULL)
         line->handler->on_up(line->arg);
 }
 
@@ -263,6 +322,7 @@ struct agent_line *agent_line_free(struct agent_line *line)
         line->watch = watch_remove(line->watch);
         line->stream = stream_free(line->stream);
         buf_free(&line->early);
+        free(line->hostname);
         close_fd(&line->fd);
         close_fd(&line->dial);
         free(line);
@@ -283,6 +343,15 @@ int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t
     return r;
 }
 
+int agent_line_identify(struct agent_line *line, const char *hostname)
+{
+    if (line->dial < 0 || line->stream != NULL)
+        return -EINVAL;
+    free(line->hostname);
+    line->hostname = strdup(hostname);
+    return line->hostname != NULL ? 0 : -ENOMEM;
+}
+
 static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command)
 {
     uint8_t packed[SMALL_COMMAND_MAX];
@@ -301,6 +370,25 @@ int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_i
         return r;
     line->last_stream = *ret_id = id;
     return 0;
+}
+
+int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t n)
+{
+    enum { ARGS_MAX = 4 };
+    ProtobufCBinaryData args[ARGS_MAX];
+    if (n > ARGS_MAX)
+        return -E2BIG;
+    for (size_t i = 0; i < n; i++)
+        args[i] = (ProtobufCBinaryData){.len = strlen(argv[i]), .data = (uint8_t *)argv[i]};
+    Sandbox__Agent__Prepare prepare = SANDBOX__AGENT__PREPARE__INIT;
+    prepare.n_argv = n;
+    prepare.argv = args;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_PREPARE;
+    command.prepare = &prepare;
+    int r = send_small(line, &command);
+    line->preparing = r == 0;
+    return r;
 }
 
 bool agent_line_is_far(const struct agent_line *line)

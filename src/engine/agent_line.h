@@ -20,10 +20,13 @@
 struct agent_line;
 
 struct agent_line_handler {
-    // The machine has called; told once, and only where agent_line_is_up was false at first.
+    // The machine has called; told once, and only where agent_line_is_up was false at first.  Optional.
     void (*on_up)(void *arg);
     // The agent is ready (error_number 0) or says why it cannot be; `message` is its text, valid during the call.
     void (*on_configured)(void *arg, uint32_t error_number, const char *message);
+    // A machine that is to be a template is ready for its snapshot.  Optional, for lines that agent_line_prepare is not used
+    // on.
+    void (*on_prepared)(void *arg);
     // The answer to the last ping.
     void (*on_pong)(void *arg);
     // The agent has closed the operation line that agent_line_open_stream gave this id; the id may mean nothing any more.
@@ -41,6 +44,11 @@ struct agent_line *agent_line_free(struct agent_line *line);
 
 // Whether somebody is at the other end: on the container tier always, on the vm tier once the machine has called.
 bool agent_line_is_up(const struct agent_line *line);
+// The machine at the other end is a clone: the first thing it is sent is an identity of its own, with `hostname` in it, stamped
+// when it calls.  A line on which it was not acknowledged before anything else ends.  Before anything is sent.  0 or -EINVAL.
+int agent_line_identify(struct agent_line *line, const char *hostname);
+// Has the agent of a template run a program once, before its snapshot; on_prepared follows, whatever came of it.
+int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t n);
 // Sends a packed agent.Command with a configure.  0, or a negative errno.
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
 // Makes an operation line: *ret_fd, a stream socket, is the caller's.  *ret_id, never 0, names it in on_stream_ended.

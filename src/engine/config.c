@@ -4,11 +4,13 @@
 #include "base/cleanup.h"
 #include "base/num.h"
 #include "libsandbox.h"
+#include "sys/idna.h"
 #include "sys/jail.h"
 #include "sys/template_store.h"
 #include "wire/ini.h"
 #include "wire/spec.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -113,6 +115,45 @@ static int read_uids(const struct option *option, const char *text, void *slot)
     return 0;
 }
 
+static int read_policy(const struct option *option, const char *text, void *slot)
+{
+    (void)option;
+    static struct host_policy policy;  // too large for a stack, and read before there is a thread
+    policy.n = 0;
+    for (const char *at = text + strspn(text, " ,\t"); *at != '\0';) {
+        size_t n = strcspn(at, " ,\t");
+        enum host_problem why;
+        if (host_policy_add(&policy, at, n, HOST_RULES_BARE_STAR, &sys_idna, &why) < 0)
+            return -EINVAL;
+        at += n;
+        at += strspn(at, " ,\t");
+    }
+    memcpy(slot, &policy, sizeof policy);
+    return 0;
+}
+
+// "A.B.C.D/BITS" with no bits behind the prefix, or nothing.
+static int read_range(const struct option *option, const char *text, void *slot)
+{
+    struct address_range range = {.bits = 0};
+    char address[16];
+    uint64_t bits = 0;
+    size_t n = strcspn(text, "/");
+    if (text[0] != '\0') {
+        if (n >= sizeof address || text[n] == '\0' || parse_u64(text + n + 1, option->least, option->most, &bits) < 0)
+            return -EINVAL;
+        memcpy(address, text, n);
+        address[n] = '\0';
+        uint32_t number;
+        if (inet_pton(AF_INET, address, &number) != 1 || number == 0 || (ntohl(number) & (UINT32_MAX >> bits)) != 0)
+            return -EINVAL;
+        memcpy(range.first, &number, sizeof range.first);
+        range.bits = (uint8_t)bits;
+    }
+    memcpy(slot, &range, sizeof range);
+    return 0;
+}
+
 // One number of a pool setting, up to `end`; *at goes past it.  0 or -EINVAL.
 static int read_part(const char **at, char end, uint64_t least, uint64_t most, uint64_t *ret_value)
 {
@@ -187,6 +228,8 @@ static int read_pool(const struct option *option, const char *text, void *slot)
         .fallback = (value), .allowed = (allow), .meaning = (text)                                                             \
     }
 
+#define POLICY_ALLOWED "host, host:port, *.suffix, *.suffix:port or *, at most 64 of them, separated by commas"
+
 // etc/engine.conf describes these at length.
 static const struct option options[] = {
     OTHER(socket, read_socket, 1, 0, "engine.sock", "a name without '/', or an absolute path, at most 107 bytes",
@@ -201,6 +244,10 @@ static const struct option options[] = {
           "weakest wall any sandbox may have, whatever a create asks for"),
     OTHER(vm_kernel, read_kernel, 0, 0, "default", "a name of the store of kernels",
           "kernel that virtual machines boot (sandbox-image kernel build)"),
+    NUMBER(template_memory_mib, 1, 1024 * 1024, "4096",
+           "memory for booted templates of the vm tier; those used longest ago are read again when needed"),
+    NUMBER(template_disk_mib, 1, 1024 * 1024, "16384",
+           "disk for snapshots of booted templates; those used longest ago are made anew when needed"),
     NUMBER(max_connections, 1, 4096, "256", "client connections at once"),
     NUMBER(max_owned_per_connection, 1, 4096, TEXT_OF(SANDBOX_MAX_OWNED), "sandboxes of one connection"),
     NUMBER(max_owned_per_uid, 1, 4096, "256", "sandboxes of one uid"),
@@ -216,6 +263,15 @@ static const struct option options[] = {
     NUMBER(disk_mib_s, 0, JAIL_DISK_MIB_S_MAX, "0",
            "MiB a second that one sandbox may read from its disk, and write; 0: no limit"),
     NUMBER(disk_iops, 0, JAIL_DISK_IOPS_MAX, "0", "reads a second of one sandbox from its disk, and writes; 0: no limit"),
+    OTHER(allowed_services, read_policy, 0, 0, "", POLICY_ALLOWED, "what a sandbox may reach whose create does not say"),
+    OTHER(egress_ceiling, read_policy, 0, 0, "", POLICY_ALLOWED,
+          "what a create may ask to reach; empty: allowed_services, or where that is empty, all that is public"),
+    OTHER(broker_socket, read_socket, 0, 0, "/run/sandbox-broker/control.sock",
+          "a name without '/', an absolute path, or nothing", "where sandbox-broker listens; empty: no sandbox has a network"),
+    NUMBER(broker_port, JAIL_PORT_MIN, JAIL_PORT_MAX, "8080", "port of the broker at the host's end of a sandbox's line"),
+    OTHER(synthetic_range, read_range, JAIL_SYNTHETIC_PREFIX_MIN, JAIL_SYNTHETIC_PREFIX_MAX, "198.18.0.0/16",
+          "ADDRESS/BITS, 8 to 24 bits and none behind them, or nothing",
+          "addresses that stand for names in transparent sandboxes; empty: no sandbox is transparent"),
     NUMBER(volume_mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX, "1024", "size of a session's /workspace"),
     NUMBER(workspace_max_ttl_s, 1, 10 * 365 * 86400, "2592000",
            "longest life of a session's volume, with all renewals (also SANDBOX_WORKSPACE_MAX_TTL)"),
@@ -379,6 +435,25 @@ static int check_pool(const struct config *config, struct err *err)
     return 0;
 }
 
+// Nobody may get more by asking for nothing than by asking.
+static int check_egress(struct config *config, struct err *err)
+{
+    struct host_policy *ceiling = &config->egress_ceiling;
+    const struct host_policy *standing = &config->allowed_services;
+    unsigned index;
+    if (standing->n > 0 && config->broker_socket[0] == '\0')
+        return err_set(err, -EINVAL, "allowed_services is set, but nothing can be reached without a broker (broker_socket)");
+    if (ceiling->n == 0 && standing->n > 0)
+        *ceiling = *standing;
+    if (ceiling->n == 0)
+        *ceiling = (struct host_policy){.n = 1, .rule[0].kind = HOST_RULE_ANY};
+    if (host_policy_covered(standing, ceiling, &index))
+        return 0;
+    char text[HOST_RULE_TEXT_MAX];
+    host_rule_format(&standing->rule[index], text);
+    return err_set(err, -EINVAL, "allowed_services has \"%s\", which egress_ceiling does not cover", text);
+}
+
 int config_finish(struct config *config, struct err *err)
 {
     if (config->memory_mib_max == 0)
@@ -393,7 +468,8 @@ int config_finish(struct config *config, struct err *err)
                        config->disk_mib_default, config->disk_mib_max);
     if (config->metrics_socket[0] != '\0' && strcmp(config->socket, config->metrics_socket) == 0)
         return err_set(err, -EINVAL, "socket and metrics_socket are both \"%s\": give each its own", config->socket);
-    return check_pool(config, err);
+    int r = check_egress(config, err);
+    return r == 0 ? check_pool(config, err) : r;
 }
 
 bool config_uid_allowed(const struct config *config, uid_t uid)

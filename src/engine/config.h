@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "wire/host_policy.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,15 +37,21 @@ struct pool_settings {
     struct pool_setting setting[POOL_SETTINGS_MAX];
 };
 
+struct address_range {
+    uint8_t first[4];  // network order
+    uint8_t bits;      // of its prefix; 0: there is none
+};
+
 // Numbers are 64 bits wide whatever their bounds, so that the table can hold them all alike.
 struct config {
     char socket[CONFIG_NAME_MAX + 1];          // absolute, or a name in the run directory
     char metrics_socket[CONFIG_NAME_MAX + 1];  // likewise; "" is off
     uint64_t socket_mode;
     struct uid_list allowed_uids;
-    uint64_t log_level;                   // enum log_level
-    uint64_t isolation_floor;             // sandbox_isolation_t
-    char vm_kernel[CONFIG_NAME_MAX + 1];  // of the store of kernels
+    uint64_t log_level;                               // enum log_level
+    uint64_t isolation_floor;                         // sandbox_isolation_t
+    char vm_kernel[CONFIG_NAME_MAX + 1];              // of the store of kernels
+    uint64_t template_memory_mib, template_disk_mib;  // what snapshots of booted templates may hold of each
 
     uint64_t max_connections;
     uint64_t max_owned_per_connection;
@@ -60,6 +67,12 @@ struct config {
     uint64_t pids_max;
     uint64_t disk_mib_s;
     uint64_t disk_iops;
+
+    struct host_policy allowed_services;      // what a sandbox may reach whose create does not say
+    struct host_policy egress_ceiling;        // what a create may ask for; config_finish fills it in
+    char broker_socket[CONFIG_NAME_MAX + 1];  // as `socket`; "": there is no broker, and no network
+    uint64_t broker_port;                     // at the host's end of each sandbox's line
+    struct address_range synthetic_range;
 
     uint64_t volume_mib;
     uint64_t workspace_max_ttl_s;
@@ -87,7 +100,8 @@ int config_load(struct config *config, const char *path, struct err *err);
 int config_environment(struct config *config, struct err *err);
 // One "KEY=VALUE" of the command line; the same errors.
 int config_set(struct config *config, const char *assignment, struct err *err);
-// What needs several settings or the machine: fills in the maxima that are 0 and checks settings against each other.
+// What needs several settings or the machine: fills in the maxima that are 0 and an empty ceiling (what allowed_services says;
+// where that is empty, too, everything), and checks settings against each other.
 int config_finish(struct config *config, struct err *err);
 
 // Whether a peer of this uid may connect.

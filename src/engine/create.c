@@ -4,10 +4,13 @@
 #include "base/clock.h"
 #include "base/id.h"
 #include "base/log.h"
+#include "engine/egress.h"
+#include "engine/network.h"
 #include "engine/pool.h"
 #include "engine/template.h"
 #include "engine/volumes.h"
 #include "libsandbox.h"
+#include "sys/idna.h"
 #include "wire/limits.h"
 #include "wire/pb.h"
 #include "wire/spec.h"
@@ -18,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MACHINE_ID_DIGITS = 32, TOKEN_DIGITS = 64 };
+enum { MACHINE_ID_DIGITS = 32 };
 
 struct create {
     TAILQ_ENTRY(create) link;     // in client->creates
@@ -26,6 +29,7 @@ struct create {
     struct client *client;
     struct request *request;
     struct shape shape;
+    struct egress *egress;  // what it may reach; NULL: nothing
     char template_name[TEMPLATE_NAME_MAX + 1];
     struct template_waiter waiter;
     uint64_t pool_wait_ms;
@@ -41,6 +45,8 @@ struct create {
     bool lost_one;                    // a warm sandbox died while it was being configured
     Sandbox__CreateRequest *message;  // its variables, for the configuration
 };
+
+#define NO_NETWORK "egress: no sandbox can be given a network: %s; to create one without, set egress_deny_all"
 
 static void run_waiting(struct engine *e);
 
@@ -76,6 +82,7 @@ static struct request *finish(struct create *c)
     else
         c->client->engine->bare_creates--;
     TAILQ_REMOVE(&c->client->creates, c, link);
+    egress_unref(c->egress);
     pb_free(c->message);
     free(c);
     return r;
@@ -140,7 +147,7 @@ static void on_timer(void *arg)
 
 // ---- its steps, last one first ----
 
-static void succeed(struct create *c, const char token[static TOKEN_DIGITS + 1])
+static void succeed(struct create *c)
 {
     struct sandbox *sb = c->sandbox;
     struct engine *e = sb->engine;
@@ -149,23 +156,26 @@ static void succeed(struct create *c, const char token[static TOKEN_DIGITS + 1])
     e->metrics.create_ns += took;
     log_info("sandbox_created", log_u64("sandbox_id", sb->id), log_str("template", c->template_name),
              log_str("isolation", sb->tier->name), log_str("start", sandbox_start_name(sb)), log_u64("uid", sb->uid),
+             log_str("network", network_name(sb->network.kind)), log_u64("egress", c->egress != NULL ? c->egress->n : 0),
              log_u64("us", took / NS_PER_US));
+    struct network_report *report = network_report_new(&sb->network, sb->egress);
     Sandbox__CreateResponse response = SANDBOX__CREATE_RESPONSE__INIT;
     response.sandbox_id = sb->id;
-    response.session_token = (char *)token;
+    response.session_token = sb->token;
+    response.network = report != NULL ? &report->message : NULL;
     response.isolation = sb->tier->level;
     response.start = (char *)sandbox_start_name(sb);
     Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
     message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_CREATE;
     message.create = &response;
     request_reply(finish(c), &message);
+    network_report_free(report);
     run_waiting(e);
 }
 
 void create_configured(struct create *c, uint32_t error_number, const char *message)
 {
     struct sandbox *sb = c->sandbox;
-    char token[TOKEN_DIGITS + 1];
     if (error_number != 0) {
         create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox's agent could not set it up: %.200s (errno %" PRIu32 ")", message,
                     error_number);
@@ -173,25 +183,26 @@ void create_configured(struct create *c, uint32_t error_number, const char *mess
     }
     // One from the pool is ready already.
     bool ready = sb->state == SANDBOX_READY || sandbox_step(sb, SANDBOX_READY);
-    if (random_hex(token, TOKEN_DIGITS) < 0 || !ready || !sandbox_step(sb, SANDBOX_RUNNING)) {
+    if (!ready || !sandbox_step(sb, SANDBOX_RUNNING)) {
         create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be made ready");
         return;
     }
     sb->since_ns = mono_ns();
-    succeed(c, token);
+    succeed(c);
 }
 
-// Sends the command that makes the sandbox itself.  0 or a negative errno.
-static int configure(struct create *c)
+static int send_configuration(struct create *c, const struct variables *variables)
 {
     char machine_id[MACHINE_ID_DIGITS + 1];
     int r = random_hex(machine_id, MACHINE_ID_DIGITS);
     if (r < 0)
         return r;
     const char *hostname = c->sandbox->hostname;
+    char resolver[NETWORK_ADDRESS_ROOM];
     Sandbox__Agent__Configure message = SANDBOX__AGENT__CONFIGURE__INIT;
-    message.n_env = c->message->n_env_vars;
-    message.env = c->message->env_vars;
+    message.n_env = variables->n;
+    message.env = variables->all;
+    message.resolver = network_resolver(&c->sandbox->network, resolver);
     message.machine_id = (ProtobufCBinaryData){.len = MACHINE_ID_DIGITS, .data = (uint8_t *)machine_id};
     message.hostname = (ProtobufCBinaryData){.len = strlen(hostname), .data = (uint8_t *)hostname};
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
@@ -204,7 +215,21 @@ static int configure(struct create *c)
     if (bytes == NULL)
         return -ENOMEM;
     protobuf_c_message_pack(&command.base, bytes);
-    return agent_line_configure(c->sandbox->line, bytes, n);
+    int sent = agent_line_configure(c->sandbox->line, bytes, n);
+    explicit_bzero(bytes, n);
+    return sent;
+}
+
+// Sends the command that makes the sandbox itself.  0 or a negative errno.
+static int configure(struct create *c)
+{
+    struct variables variables;
+    int r = variables_of(c->message, &c->sandbox->network, c->sandbox->token, &variables);
+    if (r < 0)
+        return r;
+    r = send_configuration(c, &variables);
+    variables_free(&variables);
+    return r;
 }
 
 void create_booted(struct create *c)
@@ -214,24 +239,53 @@ void create_booted(struct create *c)
     run_waiting(e);
 }
 
+// False: it could not be, and what is to be done then has been done.
+static bool try_configure(struct create *c)
+{
+    int r = configure(c);
+    if (r < 0 && !create_lost(c))  // one from the pool may have died without its end being seen yet
+        create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox's agent could not be told its configuration: %s",
+                    strerror(-r));
+    return r == 0;
+}
+
+static void fail_without_network(struct create *c, const char *why)
+{
+    create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, NO_NETWORK, why != NULL ? why : "the broker has gone");
+}
+
+void create_served(struct create *c, int error, const char *detail)
+{
+    if (error == 0)
+        try_configure(c);
+    else if (error == -ENOTCONN)
+        fail_without_network(c, detail);
+    else
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the broker does not serve the sandbox: %s (%s)", strerror(-error), detail);
+}
+
 void create_started(struct create *c, int error, const char *detail)
 {
     if (error < 0) {
         log_error("sandbox_start_failed", log_u64("sandbox_id", c->sandbox->id), log_errno(error), log_str("detail", detail));
         if (error == -EBUSY && c->sandbox->lease != NULL)  // left by a sandbox of an engine that was killed
             create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED, "the session's volume is not free yet; try again");
+        else if (error == -EADDRNOTAVAIL)
+            create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED, "no address is free for another sandbox with a network: %s", detail);
+        else if (error == -ENETDOWN)
+            fail_without_network(c, detail);
         else
             create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be started: %s (%s)", strerror(-error), detail);
         return;
     }
-    int r = configure(c);
-    if (r == 0 && agent_line_is_up(c->sandbox->line))
-        create_booted(c);
-    else if (r == 0)
-        ;                      // a machine that boots: create_booted follows
-    else if (!create_lost(c))  // one from the pool may have died without its end being seen yet
-        create_fail(c, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox's agent could not be told its configuration: %s",
-                    strerror(-r));
+    if (c->egress == NULL && !try_configure(c))
+        return;
+    if (c->egress != NULL && sandbox_open_line(c->sandbox) < 0) {
+        fail_without_network(c, engine_network_trouble(c->client->engine));
+        return;
+    }
+    if (agent_line_is_up(c->sandbox->line))
+        create_booted(c);  // else it is a machine that boots: that follows
 }
 
 // Starts one of its own; it has a slot.
@@ -254,11 +308,14 @@ static void start_cold(struct create *c)
                                  .pids_max = (uint32_t)e->config->pids_max,
                                  .disk_mib_s = (uint32_t)e->config->disk_mib_s,
                                  .disk_iops = (uint32_t)e->config->disk_iops,
-                                 .hostname = c->sandbox->hostname};
+                                 .hostname = c->sandbox->hostname,
+                                 .network = shape->network};
     c->sandbox->lease = take_ptr(&c->lease);
     if (c->sandbox->lease != NULL)
         start.volume = volume_id(c->sandbox->lease);
     int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
+    if (r == 0)
+        r = sandbox_entitle(c->sandbox, c->egress);
     if (r == 0)
         r = sandbox_start(c->sandbox, &start);
     if (r < 0)
@@ -278,7 +335,11 @@ static bool try_pool(struct create *c)
     sb->from_pool = true;
     sandbox_adopt(sb, c->client);
     sb->create = c;
+    if (sb->tier->driver->claim != NULL)
+        sb->tier->driver->claim(sb->tier->self, sb->handle);
     int r = timer_set(e->loop, &c->timer, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
+    if (r == 0)
+        r = sandbox_entitle(sb, c->egress);
     create_started(c, r, "the engine is out of memory");
     return true;
 }
@@ -361,6 +422,11 @@ static void on_volume(void *arg, const struct volume_answer *answer)
         return;
     }
     c->shape.tier = tiers_at(&e->tiers, level);
+    if (c->shape.network != NETWORK_NONE && !c->shape.tier->driver->network) {
+        create_fail(c, SANDBOX_ERR_INVALID_SPEC, "egress: the session's volume is on the tier %s, which has no network",
+                    c->shape.tier->name);
+        return;
+    }
     if (template_get(e->templates, c->shape.tier, c->template_name, &c->waiter) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
 }
@@ -488,32 +554,51 @@ static int check_caps(const struct client *client, struct err *err)
     return code;
 }
 
-// What is valid but cannot be had from this engine.
-static int check_offered(const Sandbox__CreateRequest *message, struct err *err)
+// What may be had, but not from this engine, or not now.
+static int check_network(struct engine *e, enum network_kind kind, struct err *err)
 {
-    if (message->n_egress_allow > 0)
-        return err_set(
-            err, SANDBOX_ERR_INVALID_SPEC,
-            "egress_allow: \"%.*s\" cannot be reached: this version gives sandboxes no network; leave egress_allow empty",
-            (int)message->egress_allow[0].len, (const char *)message->egress_allow[0].data);
-    return 0;
+    if (kind == NETWORK_TRANSPARENT && e->config->synthetic_range.bits == 0)
+        return err_set(err, SANDBOX_ERR_INVALID_SPEC, "egress_transparent: this engine has no synthetic_range");
+    if (kind != NETWORK_NONE && e->config->broker_socket[0] == '\0')
+        return err_set(err, SANDBOX_ERR_INVALID_SPEC, NO_NETWORK, broker_line_trouble(e->broker));
+    const char *trouble = kind != NETWORK_NONE ? engine_network_trouble(e) : NULL;
+    return trouble != NULL ? err_set(err, SANDBOX_ERR_GUEST_UNAVAILABLE, NO_NETWORK, trouble) : 0;
 }
 
-static int check(const struct client *client, const Sandbox__CreateRequest *message, struct tier **ret_tier, struct err *err)
+// What a create will be, where it passes.
+struct checked {
+    struct tier *tier;
+    struct egress *egress;
+    enum network_kind network;
+};
+
+static int choose_egress(struct engine *e, const Sandbox__CreateRequest *message, const struct host_policy *asked,
+                         struct checked *ret, struct err *err)
 {
+    int code = egress_choose(e->config, message, asked, &ret->egress, err);
+    if (code == 0)
+        ret->network = egress_network(ret->egress, message);
+    return code == 0 ? check_network(e, ret->network, err) : code;
+}
+
+static int check(const struct client *client, const Sandbox__CreateRequest *message, struct checked *ret, struct err *err)
+{
+    static struct host_policy asked;  // too large for a stack
     struct engine *e = client->engine;
     const struct spec_limits limits = {.memory_mib_max = e->config->memory_mib_max,
                                        .disk_mib_max = e->config->disk_mib_max,
-                                       .vcpus_max = (uint32_t)e->config->vcpus_max};
-    int code = spec_check_create(message, &limits, err);
+                                       .vcpus_max = (uint32_t)e->config->vcpus_max,
+                                       .idna = &sys_idna};
+    int code = spec_check_create(message, &limits, &asked, err);
     if (code == 0)
-        code = check_offered(message, err);
+        code = choose_egress(e, message, &asked, ret, err);
     if (code == 0)
         code = check_caps(client, err);
     if (code != 0)
         return code;
-    *ret_tier = tiers_choose(&e->tiers, floor_of(e, message), message->session_key.len > 0, err);
-    return *ret_tier != NULL ? 0 : err->code;
+    const struct tier_wants wants = {.volume = message->session_key.len > 0, .network = ret->network != NETWORK_NONE};
+    ret->tier = tiers_choose(&e->tiers, floor_of(e, message), wants, err);
+    return ret->tier != NULL ? 0 : err->code;
 }
 
 static Sandbox__CreateRequest *copy_message(const Sandbox__CreateRequest *message)
@@ -526,7 +611,7 @@ static Sandbox__CreateRequest *copy_message(const Sandbox__CreateRequest *messag
     return (Sandbox__CreateRequest *)pb_unpack(&sandbox__create_request__descriptor, bytes, n);
 }
 
-static struct create *new_create(struct request *r, const Sandbox__CreateRequest *message, struct tier *tier)
+static struct create *new_create(struct request *r, const Sandbox__CreateRequest *message, const struct checked *checked)
 {
     struct engine *e = r->client->engine;
     struct create *c = calloc(1, sizeof *c);
@@ -534,7 +619,9 @@ static struct create *new_create(struct request *r, const Sandbox__CreateRequest
         return NULL;
     *c = (struct create){.client = r->client,
                          .request = r,
-                         .shape = {.tier = tier,
+                         .egress = egress_ref(checked->egress),
+                         .shape = {.tier = checked->tier,
+                                   .network = checked->network,
                                    .memory_mib = message->memory_mib,
                                    .vcpus = message->vcpu_count,
                                    .disk_mib = message->disk_mib != 0 ? message->disk_mib : e->config->disk_mib_default},
@@ -543,6 +630,7 @@ static struct create *new_create(struct request *r, const Sandbox__CreateRequest
                          .waiter = {.done = on_template, .arg = c},
                          .message = copy_message(message)};
     if (c->message == NULL) {
+        egress_unref(c->egress);
         free(c);
         return NULL;
     }
@@ -557,17 +645,19 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message)
 {
     struct engine *e = r->client->engine;
     struct err err;
-    struct tier *tier;
-    if (check(r->client, message, &tier, &err) != 0) {
+    struct checked checked = {.network = NETWORK_NONE};
+    int code = check(r->client, message, &checked, &err);
+    struct create *c = code == 0 ? new_create(r, message, &checked) : NULL;
+    egress_unref(checked.egress);
+    if (code != 0) {
         fail_early(e, r, &err);
         return;
     }
-    struct create *c = new_create(r, message, tier);
     if (c == NULL) {
         err_set(&err, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
         fail_early(e, r, &err);
         return;
     }
-    if (template_get(e->templates, tier, c->template_name, &c->waiter) < 0)
+    if (template_get(e->templates, checked.tier, c->template_name, &c->waiter) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
 }

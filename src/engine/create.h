@@ -1,7 +1,11 @@
 // From a CreateRequest to a running sandbox.
 //
-//     checked -> template loaded -> taken from the pool -----------------------------------------> agent configured -> answered
+//     checked -> template loaded -> taken from the pool ---------------------------------> (broker) -> agent configured ->
+//     answered
 //                                -> (a slot of max_creates) -> driver starts one, its agent is up -^
+//
+// Where it may reach anything at all, the broker is told of it, with its policy and its token, before its agent is told
+// anything; and where there is no broker, the create fails: nobody gets less than was asked for.
 //
 // With a session_key the session's volume is got first (volumes.h), and the sandbox is always started for it:
 //
@@ -41,6 +45,8 @@ bool create_lost(struct create *c);
 void create_started(struct create *c, int error, const char *detail);
 // The sandbox's machine has booted: its slot is free.  Where there is none to boot, create_started says so.
 void create_booted(struct create *c);
+// What the broker said of it; only where it has a network.
+void create_served(struct create *c, int error, const char *detail);
 // What the agent said to its configuration.
 void create_configured(struct create *c, uint32_t error_number, const char *message);
 

@@ -137,6 +137,40 @@ static void on_reprobe(void *arg)
         timer_set(e->loop, &e->reprobe, mono_ns() + REPROBE_MS * NS_PER_MS);
 }
 
+// Its absence is no fault, either: sandboxes without a policy do not need it.
+static void on_network(void *arg, const struct driver_answer *answer)
+{
+    struct engine *e = arg;
+    if (e->stopping)
+        return;
+    if (answer->error < 0) {
+        snprintf(e->network_trouble, sizeof e->network_trouble, "the jailer can make no lines for sandboxes: %s",
+                 answer->detail[0] != '\0' ? answer->detail : strerror(-answer->error));
+        log_warn("network_unavailable", log_errno(answer->error), log_str("reason", answer->detail));
+    }
+    int r = container_driver.probe(e->container, on_probe, e);
+    if (r < 0) {
+        log_error("jailer_refused", log_errno(r), log_str("detail", "it could not be asked for a probe"));
+        give_up(e, EXIT_JAILER_LOST);
+    }
+}
+
+static int prepare_network(struct engine *e)
+{
+    const struct config *c = e->config;
+    const struct driver_answer without = {.error = 0};
+    if (c->broker_socket[0] != '\0')
+        return container_network(e->container, (uint16_t)c->broker_port, c->synthetic_range.first, c->synthetic_range.bits,
+                                 on_network, e);
+    on_network(e, &without);
+    return 0;
+}
+
+const char *engine_network_trouble(struct engine *e)
+{
+    return e->network_trouble[0] != '\0' ? e->network_trouble : broker_line_trouble(e->broker);
+}
+
 static void on_hello(void *arg, const struct driver_answer *answer)
 {
     struct engine *e = arg;
@@ -146,7 +180,7 @@ static void on_hello(void *arg, const struct driver_answer *answer)
     if (r == 0 && answer->handle != JAIL_PROTOCOL_VERSION)
         r = -EPROTONOSUPPORT;
     if (r == 0)
-        r = container_driver.probe(e->container, on_probe, e);
+        r = prepare_network(e);
     if (r < 0) {
         log_error("jailer_refused", log_errno(r), log_str("detail", answer->detail));
         give_up(e, EXIT_JAILER_LOST);
@@ -166,9 +200,13 @@ static int add_vm_tier(struct engine *e)
                                      .jailer = e->container,
                                      .run_dir = ENGINE_FD_RUN_DIR,
                                      .store = ENGINE_FD_TEMPLATES_DIR,
+                                     .state_dir = ENGINE_FD_STATE_DIR,
                                      .kernel = e->config->vm_kernel,
                                      .settle_ms = e->config->stop_deadline_ms / 4 * 3,
-                                     .answer_ms = e->config->guest_deadline_ms};
+                                     .start_ms = e->config->start_deadline_ms,
+                                     .answer_ms = e->config->guest_deadline_ms,
+                                     .template_memory_mib = e->config->template_memory_mib,
+                                     .template_disk_mib = e->config->template_disk_mib};
     int r = vm_driver_new(&config, &e->vm);
     if (r < 0)
         return r;
@@ -191,6 +229,8 @@ static int start(struct engine *e)
     r = workers_new(e->loop, WORKERS, &e->workers);
     if (r == 0)
         r = add_vm_tier(e);
+    if (r == 0)
+        r = broker_line_new(e->loop, ENGINE_FD_RUN_DIR, e->config->broker_socket, &e->broker);
     if (r == 0)
         r = templates_new(e, ENGINE_FD_TEMPLATES_DIR, &e->templates);
     if (r == 0)
@@ -238,9 +278,12 @@ struct engine *engine_free(struct engine *e)
     e->metrics_server = metrics_server_free(e->metrics_server);
     close_clients(e);
     e->pool = pool_free(e->pool);
+    vm_driver_stop(e->vm);
     e->workers = workers_free(e->workers);
+    broker_line_close(e->broker);
     e->container = container_free(e->container);  // ends every sandbox that is left
     e->vm = vm_driver_free(e->vm);
+    e->broker = broker_line_free(e->broker);
     e->templates = templates_free(e->templates);
     e->volumes = volumes_free(e->volumes);
     free(e);

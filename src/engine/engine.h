@@ -7,6 +7,7 @@
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
+#include "engine/broker_line.h"
 #include "engine/config.h"
 #include "engine/isolation/container.h"
 #include "engine/isolation/tiers.h"
@@ -33,6 +34,8 @@ struct engine {
     struct container *container;
     struct vm_driver *vm;
     struct tiers tiers;
+    struct broker_line *broker;
+    char network_trouble[JAIL_DETAIL_MAX + 64];  // why the jailer can make no sandbox a line; "": it can
     struct templates *templates;
     struct pool *pool;
     struct volumes *volumes;
@@ -65,6 +68,8 @@ struct engine *engine_free(struct engine *e);
 
 // Begins the orderly end; loop_stop(0) follows when no sandbox is left, or when stop_deadline_ms have passed.
 void engine_stop(struct engine *e);
+// NULL, or why no sandbox can be given a network now: a sentence part, valid until the next call.
+const char *engine_network_trouble(struct engine *e);
 // Tells the engine that a sandbox is gone.
 void engine_sandbox_gone(struct engine *e);
 

@@ -175,7 +175,7 @@ static int run(const struct config *config)
 
 int main(int argc, char **argv)
 {
-    struct config config;
+    static struct config config;  // too large for a stack
     struct err err;
     bool check_only = false;
     config_init(&config);

@@ -124,6 +124,19 @@ static void write_volumes(const struct engine *e, struct buf *out)
            e->metrics.volumes_expired);
 }
 
+static void write_network(const struct engine *e, struct buf *out)
+{
+    const struct broker_line_facts f = broker_line_facts(e->broker);
+    single(out, "broker_up", "gauge", "1: sandbox-broker answers.", f.up);
+    single(out, "broker_sandboxes", "gauge", "Sandboxes that the broker serves.", f.served);
+    single(out, "broker_sandboxes_waiting", "gauge", "Sandboxes that it should serve and does not yet: all is denied to them.",
+           f.waiting);
+    single(out, "broker_connects_total", "counter", "Times that the broker was reached: the first, and each after a loss.",
+           f.connects);
+    single(out, "broker_losses_total", "counter", "Times that the broker was lost.", f.losses);
+    single(out, "broker_refusals_total", "counter", "Sandboxes that the broker refused to serve.", f.refusals);
+}
+
 void metrics_write(const struct engine *e, struct buf *out)
 {
     const struct metrics *m = &e->metrics;
@@ -142,6 +155,7 @@ void metrics_write(const struct engine *e, struct buf *out)
     write_creates(m, out);
     write_pool(e, out);
     write_volumes(e, out);
+    write_network(e, out);
     write_guest_ops(m, out);
     write_streams(m, out);
     write_sandboxes(e, out);

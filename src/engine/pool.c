@@ -83,7 +83,7 @@ struct pool {
 bool shape_equal(const struct shape *a, const struct shape *b)
 {
     return a->tier == b->tier && a->template_handle == b->template_handle && a->memory_mib == b->memory_mib &&
-           a->disk_mib == b->disk_mib && a->vcpus == b->vcpus;
+           a->disk_mib == b->disk_mib && a->vcpus == b->vcpus && a->network == b->network;
 }
 
 // ---- shelves ----
@@ -251,7 +251,9 @@ static void fill(struct shelf *shelf)
                                  .pids_max = (uint32_t)e->config->pids_max,
                                  .disk_mib_s = (uint32_t)e->config->disk_mib_s,
                                  .disk_iops = (uint32_t)e->config->disk_iops,
-                                 .hostname = sb->hostname};
+                                 .hostname = sb->hostname,
+                                 .network = shelf->shape.network,
+                                 .waits = true};
     int r = timer_set(e->loop, &w->patience, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
     if (r == 0)
         r = sandbox_start(sb, &start);
@@ -398,7 +400,8 @@ static void on_preset(void *arg, const struct template_answer *answer)
                           .template_handle = answer->handle,
                           .memory_mib = p->setting->memory_mib,
                           .disk_mib = disk,
-                          .vcpus = p->setting->vcpus};
+                          .vcpus = p->setting->vcpus,
+                          .network = egress_standing_network(pool->engine->config)};
     struct shelf *shelf = find_shelf(pool, &shape);
     if (shelf == NULL)
         shelf = new_shelf(pool, &shape, p->setting->template);
@@ -411,12 +414,14 @@ static void on_preset(void *arg, const struct template_answer *answer)
 // Also finds out that a template has changed: then its shelf is gone, and the answer makes a new one.
 static void ask_for(struct preset *p)
 {
-    p->tier = tiers_choose(&p->pool->engine->tiers, 0, false, NULL);
+    struct engine *e = p->pool->engine;
+    const struct tier_wants wants = {.network = egress_standing_network(e->config) != NETWORK_NONE};
+    p->tier = tiers_choose(&e->tiers, 0, wants, NULL);
     if (p->asking || p->tier == NULL)
         return;
     p->waiter.done = on_preset;
     p->waiter.arg = p;
-    p->asking = template_get(p->pool->engine->templates, p->tier, p->setting->template, &p->waiter) == 0;
+    p->asking = template_get(e->templates, p->tier, p->setting->template, &p->waiter) == 0;
 }
 
 // ---- the whole ----
@@ -504,6 +509,7 @@ void pool_list(const struct pool *pool, struct json_out *j)
         json_u64(j, "memory_mib", shelf->shape.memory_mib);
         json_u64(j, "vcpus", shelf->shape.vcpus);
         json_u64(j, "disk_mib", shelf->shape.disk_mib);
+        json_str(j, "network", network_name(shelf->shape.network));
         json_u64(j, "ready", shelf->ready_count);
         json_u64(j, "filling", shelf->filling_count);
         json_u64(j, "target", target(shelf));

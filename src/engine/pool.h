@@ -2,7 +2,8 @@
 //
 // A warm sandbox is started from a template in a certain shape and has told nobody anything yet: no owner, no variables, no
 // identity.  It belongs to a tenant only when it is taken, is configured then, and is never put back: what a tenant has had is
-// thrown away.  So the key of the pool is what was fixed at the start: tier, template as loaded, memory, processors, disk.
+// thrown away.  So the key of the pool is what was fixed at the start: tier, template as loaded, memory, processors, disk, and
+// which network it has.  Not what it may reach: until it is taken the broker does not know it, and nothing accepts on its line.
 //
 // Which shapes are kept warm, and how many of each:
 //  - those of the setting `pool` ("debian:512:1=4"), always;
@@ -37,6 +38,7 @@ struct shape {
     uint64_t memory_mib;
     uint64_t disk_mib;
     uint32_t vcpus;
+    enum network_kind network;
 };
 
 struct pool_counts {

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "engine/create.h"
 #include "engine/guestop.h"
+#include "engine/network.h"
 #include "engine/power.h"
 #include "engine/sandbox.h"
 #include "engine/status.h"
@@ -83,10 +84,13 @@ static void on_stats(void *arg, const struct driver_answer *answer)
     } else {
         Sandbox__InspectResponse response = SANDBOX__INSPECT_RESPONSE__INIT;
         fill(&response, sb, &answer->stats);
+        struct network_report *report = network_report_new(&sb->network, sb->egress);
+        response.network = report != NULL ? &report->message : NULL;
         Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
         message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_INSPECT;
         message.inspect = &response;
         request_reply(r, &message);
+        network_report_free(report);
     }
     sandbox_unref(sb);
 }

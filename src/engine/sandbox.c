@@ -79,7 +79,7 @@ struct sandbox *sandbox_new(struct engine *e, struct client *owner, struct tier 
     struct sandbox *sb = calloc(1, sizeof *sb);
     if (sb == NULL)
         return NULL;
-    *sb = (struct sandbox){.engine = e, .id = new_id(e), .tier = tier};
+    *sb = (struct sandbox){.engine = e, .id = new_id(e), .tier = tier, .network = NETWORK_INIT};
     if (make_hostname(sb->hostname) < 0) {
         free(sb);
         return NULL;
@@ -178,6 +178,8 @@ static void free_sandbox(struct sandbox *sb)
     timer_cancel(e->loop, &sb->destroy_deadline);
     TAILQ_REMOVE(&e->sandboxes, sb, all);
     e->sandbox_count--;
+    egress_unref(sb->egress);
+    explicit_bzero(sb->token, sizeof sb->token);
     free(sb);
     engine_sandbox_gone(e);
 }
@@ -223,11 +225,12 @@ static void answer_destroy(struct sandbox *sb)
     request_reply(r, &message);
 }
 
-// Nothing of it is left on the machine.
+// Once nothing of it is left on the machine.
 static void become_gone(struct sandbox *sb)
 {
+    if (sb->state != SANDBOX_CLOSING || sb->started || sb->starting || sb->revoking)
+        return;
     sandbox_step(sb, SANDBOX_GONE);
-    sb->started = false;
     timer_cancel(sb->engine->loop, &sb->destroy_deadline);
     volume_release(take_ptr(&sb->lease));
     if (sb->destroying)
@@ -235,6 +238,25 @@ static void become_gone(struct sandbox *sb)
     sandbox_ref(sb);  // the answer below may do anything, but not free it
     answer_destroy(sb);
     sandbox_unref(sb);
+}
+
+static void on_revoked(void *arg)
+{
+    struct sandbox *sb = arg;
+    sb->revoking = false;
+    become_gone(sb);
+    sandbox_unref(sb);
+}
+
+// The broker's copies of the listeners are all there is from here on, until it says that it has closed them.
+static void close_network(struct sandbox *sb)
+{
+    network_close(&sb->network);
+    if (sb->member.arg == NULL)
+        return;
+    sb->revoking = true;
+    sandbox_ref(sb);
+    broker_line_remove(sb->engine->broker, &sb->member);
 }
 
 void sandbox_close(struct sandbox *sb, const char *why)
@@ -248,10 +270,10 @@ void sandbox_close(struct sandbox *sb, const char *why)
     streams_forget(sb);
     powers_fail(sb);
     sb->line = agent_line_free(sb->line);
+    close_network(sb);
     if (sb->started)
         sb->tier->driver->stop(sb->tier->self, sb->handle);
-    else if (!sb->starting)
-        become_gone(sb);
+    become_gone(sb);
     sandbox_unref(sb);
 }
 
@@ -299,9 +321,34 @@ void sandbox_exited(void *sandbox, const struct driver_exit *how)
     log_info("sandbox_gone", log_u64("sandbox_id", sb->id), log_bool("by_itself", sb->died),
              log_str("ended_by", how->by_signal ? "signal" : "exit"), log_u64("status", (uint64_t)how->status),
              log_bool("oom", how->oom), log_str("reason", how->reason != NULL ? how->reason : ""));
-    if (sb->state == SANDBOX_CLOSING)
-        become_gone(sb);
+    become_gone(sb);
     sandbox_unref(sb);
+}
+
+// ---- the line out ----
+
+int sandbox_entitle(struct sandbox *sb, struct egress *egress)
+{
+    sb->egress = egress_ref(egress);
+    return random_hex(sb->token, BROKER_TOKEN_DIGITS);
+}
+
+static void on_served(void *arg, int error, const char *detail)
+{
+    struct sandbox *sb = arg;
+    create_served(sb->create, error, detail);
+}
+
+int sandbox_open_line(struct sandbox *sb)
+{
+    sb->member = (struct broker_member){.sandbox_id = sb->id,
+                                        .egress = sb->egress,
+                                        .network = &sb->network,
+                                        .token = sb->token,
+                                        .added = on_served,
+                                        .removed = on_revoked,
+                                        .arg = sb};
+    return broker_line_add(sb->engine->broker, &sb->member);
 }
 
 // ---- the start ----
@@ -321,6 +368,8 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         take_fd(&fd);
         take_fd(&dial);
     }
+    if (r == 0 && sb->restored)
+        r = agent_line_identify(sb->line, sb->hostname);
     return r;
 }
 
@@ -328,26 +377,30 @@ static void on_start(void *arg, const struct driver_answer *answer)
 {
     struct sandbox *sb = arg;
     int control = answer->control, dial = answer->dial;
+    struct network network = answer->network;
     int r = answer->error;
     sb->starting = false;
     if (r == 0) {
         sb->started = true;
         sb->handle = answer->handle;
+        sb->restored = answer->restored;
         sb->since_ns = mono_ns();
     }
     if (sb->state == SANDBOX_CLOSING) {  // given up meanwhile
         close_fd(&control);
         close_fd(&dial);
+        network_close(&network);
         if (sb->started)
             sb->tier->driver->stop(sb->tier->self, sb->handle);
-        else
-            become_gone(sb);
+        become_gone(sb);
     } else {
-        if (r == 0)
+        if (r == 0) {
+            sb->network = network;
             r = take_line(sb, control, dial);
+        }
         if (sb->warm == NULL)
             create_started(sb->create, r, answer->detail);
-        else if (r < 0 || agent_line_is_up(sb->line))
+        else if (r < 0 || answer->waits || agent_line_is_up(sb->line))
             pool_started(sb->warm, r, answer->detail);
     }
     sandbox_unref(sb);
@@ -396,7 +449,7 @@ void sandbox_destroy_for(struct sandbox *sb, struct request *r)
 
 const char *sandbox_start_name(const struct sandbox *sb)
 {
-    return sb->from_pool ? "pool" : "cold";
+    return sb->from_pool ? "pool" : sb->restored ? "restored" : "cold";
 }
 
 uint64_t sandbox_uptime_ns(const struct sandbox *sb)

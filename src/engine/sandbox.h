@@ -14,6 +14,7 @@
 #define ENGINE_SANDBOX_H
 
 #include "engine/agent_line.h"
+#include "engine/broker_line.h"
 #include "engine/client.h"
 #include "engine/engine.h"
 #include "engine/isolation/driver.h"
@@ -50,6 +51,7 @@ struct sandbox {
     char hostname[SANDBOX_HOSTNAME_ROOM];
     struct create *create;  // until it is answered
     struct warm *warm;      // while it is in the pool
+    bool restored;          // it is a clone of a booted template
     bool from_pool;         // it was warm before it had an owner
     bool starting;          // the driver's answer to start is due
     bool started;           // `handle` means something
@@ -57,6 +59,12 @@ struct sandbox {
     unsigned refs;  // answers of the driver that are due, and functions on the stack that still use it
     struct agent_line *line;
     struct volume_lease *lease;  // the session's volume, until it is gone; NULL: none
+
+    struct network network;
+    struct egress *egress;                // what it may reach; NULL: nothing
+    char token[BROKER_TOKEN_DIGITS + 1];  // its session's; "" before it is taken
+    struct broker_member member;          // its place in the broker, while it has one
+    bool revoking;                        // the broker's word that it serves it no longer is due
 
     bool died;  // it ended by itself
     enum metric_death death;
@@ -86,6 +94,11 @@ void sandbox_adopt(struct sandbox *sb, struct client *owner);
 struct sandbox *sandbox_find(struct client *c, uint32_t id);
 // The sandbox `id` of this client if it is running; otherwise answers the request and returns NULL.
 struct sandbox *sandbox_find_running(struct request *r, uint32_t id);
+
+// A create's policy is its from here on, with a reference of its own, and a session token.  0 or a negative errno.
+int sandbox_entitle(struct sandbox *sb, struct egress *egress);
+// Has the broker serve it: create_served follows, unless it is closed meanwhile.  -ENOTCONN: there is no broker.
+int sandbox_open_line(struct sandbox *sb);
 
 // Asks the driver to start it; create_started or pool_started follows, unless it was closed meanwhile.  0 or a negative errno.
 int sandbox_start(struct sandbox *sb, struct driver_start *what);

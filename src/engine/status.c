@@ -25,7 +25,7 @@ static void write_tiers(struct engine *e, struct json_out *j)
         json_close(j, '}');
     }
     json_close(j, ']');
-    const struct tier *best = tiers_choose(&e->tiers, 0, false, NULL);
+    const struct tier *best = tiers_choose(&e->tiers, 0, (struct tier_wants){0}, NULL);
     json_str(j, "default_tier", best != NULL ? best->name : NULL);
 }
 
@@ -51,6 +51,23 @@ static void write_volumes(const struct engine *e, struct json_out *j)
     json_u64(j, "made", e->metrics.volumes_made);
     json_u64(j, "expired", e->metrics.volumes_expired);
     json_u64(j, "next_expiry", f.next_ms == INT64_MAX ? 0 : (uint64_t)f.next_ms / 1000);
+    json_close(j, '}');
+}
+
+static void write_network(struct engine *e, struct json_out *j)
+{
+    const struct broker_line_facts f = broker_line_facts(e->broker);
+    json_open(j, "network", '{');
+    json_str(j, "trouble", engine_network_trouble(e));
+    json_bool(j, "broker_up", f.up);
+    json_str(j, "broker_socket", e->config->broker_socket);
+    json_u64(j, "served", f.served);
+    json_u64(j, "waiting", f.waiting);
+    json_u64(j, "connects", f.connects);
+    json_u64(j, "losses", f.losses);
+    json_u64(j, "refusals", f.refusals);
+    json_u64(j, "allowed_services", e->config->allowed_services.n);
+    json_u64(j, "egress_ceiling", e->config->egress_ceiling.n);
     json_close(j, '}');
 }
 
@@ -94,6 +111,7 @@ void status_write(struct engine *e, struct buf *out)
         pool_list(e->pool, &j);
     json_close(&j, ']');
     write_volumes(e, &j);
+    write_network(e, &j);
     json_u64(&j, "connections", e->client_count - e->refused_count);
     write_limits(e->config, &j);
     json_close(&j, '}');

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/pool.h"
 #include "libsandbox.h"
+#include "sys/file_stamp.h"
 #include "sys/jail.h"
 #include "sys/template_store.h"
 #include "sys/workers.h"
@@ -16,14 +17,6 @@
 #include <sys/stat.h>
 
 enum { TRIES = 3 };  // a template that changes faster than it can be read is given up
-
-// What tells that a file is still the one that was hashed.  All zero: it could not be looked at.
-struct stamp {
-    dev_t device;
-    ino_t inode;
-    off_t size;
-    struct timespec mtime, ctime;
-};
 
 enum entry_state { VERIFYING, ATTACHING, READY };
 
@@ -37,9 +30,9 @@ struct template
     struct tier *tier;
     enum entry_state state;
     struct manifest manifest;
-    struct stamp stamp[MANIFEST_FILES_MAX];
-    int rootfs;             // held open, so that what was verified is what is used
-    struct stamp attached;  // of the file behind `handle`
+    struct file_stamp stamp[MANIFEST_FILES_MAX];  // all zero: it could not be looked at
+    int rootfs;                                   // held open, so that what was verified is what is used
+    struct file_stamp attached;                   // of the file behind `handle`
     bool has_handle;
     uint32_t handle;
     struct waiter_list waiters;
@@ -67,7 +60,7 @@ struct look {
     struct err err;
     char real_name[TEMPLATE_NAME_MAX + 1];
     struct manifest manifest;
-    struct stamp stamp[MANIFEST_FILES_MAX];
+    struct file_stamp stamp[MANIFEST_FILES_MAX];
     int dir_fd;
 };
 
@@ -76,38 +69,13 @@ struct verification {
     struct job job;
     struct template *entry;
     struct manifest manifest;
-    struct stamp stamp[MANIFEST_FILES_MAX];
+    struct file_stamp stamp[MANIFEST_FILES_MAX];
     int dir_fd;
     // found:
     int result;
     struct err err;
     int fd[MANIFEST_FILES_MAX];
 };
-
-// ---- stamps ----
-
-static struct stamp stamp_of(const struct stat *st)
-{
-    struct stamp stamp;
-    memset(&stamp, 0, sizeof stamp);
-    stamp.device = st->st_dev;
-    stamp.inode = st->st_ino;
-    stamp.size = st->st_size;
-    stamp.mtime = st->st_mtim;
-    stamp.ctime = st->st_ctim;
-    return stamp;
-}
-
-static bool same_time(struct timespec a, struct timespec b)
-{
-    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
-static bool same_stamp(const struct stamp *a, const struct stamp *b)
-{
-    return a->device == b->device && a->inode == b->inode && a->size == b->size && same_time(a->mtime, b->mtime) &&
-           same_time(a->ctime, b->ctime);
-}
 
 static bool same_manifest(const struct manifest *a, const struct manifest *b)
 {
@@ -125,7 +93,7 @@ static bool unchanged(const struct template *entry, const struct look *look)
     if (!same_manifest(&entry->manifest, &look->manifest))
         return false;
     for (uint32_t i = 0; i < entry->manifest.files; i++)
-        if (!same_stamp(&entry->stamp[i], &look->stamp[i]))
+        if (!file_stamp_same(&entry->stamp[i], &look->stamp[i]))
             return false;
     return true;
 }
@@ -233,6 +201,14 @@ static void entry_ready(struct template *entry)
 
 // ---- attaching ----
 
+static int rootfs_index(const struct manifest *m)
+{
+    for (uint32_t i = 0; i < m->files; i++)
+        if (strcmp(m->file[i].name, TEMPLATE_ROOTFS_FILE) == 0)
+            return (int)i;
+    return -1;
+}
+
 static void on_attached(void *arg, const struct driver_answer *a)
 {
     struct template *entry = arg;
@@ -252,7 +228,7 @@ static void on_attached(void *arg, const struct driver_answer *a)
     entry_ready(entry);
 }
 
-static void attach(struct template *entry, const struct stamp *rootfs)
+static void attach(struct template *entry, const struct file_stamp *rootfs)
 {
     if (entry->has_handle && entry->attached.device == rootfs->device && entry->attached.inode == rootfs->inode) {
         entry_ready(entry);
@@ -260,7 +236,8 @@ static void attach(struct template *entry, const struct stamp *rootfs)
     }
     entry->attached = *rootfs;
     entry->state = ATTACHING;
-    int r = entry->tier->driver->template_attach(entry->tier->self, entry->rootfs, on_attached, entry);
+    int r = entry->tier->driver->template_attach(
+        entry->tier->self, entry->rootfs, entry->manifest.file[rootfs_index(&entry->manifest)].digest, on_attached, entry);
     if (r < 0) {
         struct driver_answer failed = {.error = r, .detail = "the driver could not be asked"};
         on_attached(entry, &failed);
@@ -275,20 +252,12 @@ static void verify(struct job *job)
     v->result = template_verify(v->dir_fd, &v->manifest, v->fd, &v->err);
     for (uint32_t i = 0; v->result == 0 && i < v->manifest.files; i++) {
         struct stat st;
-        struct stamp now = {.size = -1};
+        struct file_stamp now = {.size = -1};
         if (fstat(v->fd[i], &st) == 0)
-            now = stamp_of(&st);
-        if (!same_stamp(&now, &v->stamp[i]))
+            now = file_stamp_of(&st);
+        if (!file_stamp_same(&now, &v->stamp[i]))
             v->result = err_set(&v->err, -EBADMSG, "%s changed while it was being verified", v->manifest.file[i].name);
     }
-}
-
-static int rootfs_index(const struct manifest *m)
-{
-    for (uint32_t i = 0; i < m->files; i++)
-        if (strcmp(m->file[i].name, TEMPLATE_ROOTFS_FILE) == 0)
-            return (int)i;
-    return -1;
 }
 
 static void verified(struct verification *v)
@@ -349,7 +318,7 @@ static void look_run(struct job *job)
     for (uint32_t i = 0; look->result == 0 && i < look->manifest.files; i++) {
         struct stat st;
         if (fstatat(look->dir_fd, look->manifest.file[i].name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            look->stamp[i] = stamp_of(&st);
+            look->stamp[i] = file_stamp_of(&st);
     }
 }
 

@@ -46,7 +46,7 @@ static const char *const step_texts[ENTER_STEPS] = {
     [ENTER_SYS] = "mounting /sys",
     [ENTER_PIVOT] = "moving into the new root",
     [ENTER_NAMESPACES] = "forbidding further namespaces",
-    [ENTER_NETWORK] = "bringing the loopback interface up",
+    [ENTER_NETWORK] = "bringing the network devices up",
     [ENTER_NAME] = "setting the host name",
     [ENTER_LIMITS] = "setting resource limits",
     [ENTER_DESCRIPTORS] = "arranging descriptors",
@@ -102,15 +102,23 @@ static int take_ids(struct entry *e)
     return enter_take_ids();
 }
 
-static int loopback_up(struct entry *e)
+static int loopback_up(void)
 {
-    (void)e;
     cleanup_fd int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (s < 0)
         return -errno;
     struct ifreq request = {.ifr_flags = IFF_UP | IFF_RUNNING};
     strcpy(request.ifr_name, "lo");
     return ioctl(s, SIOCSIFFLAGS, &request) < 0 ? -errno : 0;
+}
+
+static int network_up(struct entry *e)
+{
+    int r = loopback_up();
+    if (r < 0 || e->order.line.kind == 0)
+        return r;
+    r = root_forbid_ipv6(GUEST_LINE_DEVICE);
+    return r < 0 ? r : guest_line_up(&e->order.line);
 }
 
 static int set_name(struct entry *e)
@@ -267,7 +275,7 @@ static int (*const steps[ENTER_STEPS])(struct entry *e) = {
     [ENTER_DISK] = attach_disk,     [ENTER_OVERLAY] = overlay, [ENTER_MOUNT_POINTS] = mount_points,
     [ENTER_VOLUME] = attach_volume, [ENTER_DEV] = make_dev,    [ENTER_PROC] = mount_proc,
     [ENTER_SYS] = mount_sys,        [ENTER_PIVOT] = pivot,     [ENTER_NAMESPACES] = forbid_namespaces,
-    [ENTER_NETWORK] = loopback_up,  [ENTER_NAME] = set_name,   [ENTER_LIMITS] = set_limits,
+    [ENTER_NETWORK] = network_up,   [ENTER_NAME] = set_name,   [ENTER_LIMITS] = set_limits,
     [ENTER_DESCRIPTORS] = arrange,  [ENTER_PRIVILEGES] = drop, [ENTER_SECCOMP] = filter,
     [ENTER_EXEC] = exec_agent,
 };

@@ -13,6 +13,7 @@
 #define ENTER_ENTER_H
 
 #include "enter/filter.h"
+#include "enter/guest_line.h"
 #include "sys/cgroup.h"
 #include "sys/jail.h"
 
@@ -69,6 +70,7 @@ struct enter_order {
     uint32_t volume;      // there is one
     uint32_t whole_root;  // the template is the sandbox's own, writable root: no disk comes, no overlay is made
     uint32_t self_test;   // run the agent's self-test instead of serving
+    struct guest_line line;
 };
 
 struct enter_failure {

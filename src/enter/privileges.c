@@ -37,6 +37,17 @@ static const int jailer[] = {
     CAP_SYS_NICE,      // to move a child, which has all capabilities in its own namespace, into a v2 group below cpuset
 };
 
+static const int network[] = {
+    CAP_NET_ADMIN,         // devices, addresses, rules, listeners that take what was sent to other addresses
+    CAP_NET_BIND_SERVICE,  // port 53
+};
+
+static const int network_begin[] = {
+    CAP_NET_ADMIN, CAP_NET_BIND_SERVICE,
+    CAP_SYS_ADMIN,  // its namespace
+    CAP_SETPCAP,    // to drop both
+};
+
 // Two system calls with a stable layout: a library would be more to read in a root process than this.
 static int keep_only(const int *list, size_t count)
 {
@@ -75,4 +86,14 @@ int privileges_drop_all(void)
 int privileges_drop_jailer(void)
 {
     return keep_only(jailer, sizeof jailer / sizeof jailer[0]);
+}
+
+int privileges_drop_network(void)
+{
+    return keep_only(network, sizeof network / sizeof network[0]);
+}
+
+int privileges_drop_network_begin(void)
+{
+    return keep_only(network_begin, sizeof network_begin / sizeof network_begin[0]);
 }

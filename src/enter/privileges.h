@@ -12,4 +12,8 @@ int privileges_drop_all(void);
 // The jailer itself: drops every capability none of its operations needs, for good.
 int privileges_drop_jailer(void);
 
+// The process that keeps the host's ends of lines: once it is in its own network namespace; and before.
+int privileges_drop_network(void);
+int privileges_drop_network_begin(void);
+
 #endif

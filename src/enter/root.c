@@ -31,6 +31,7 @@ enum mount_point { POINT_PROC, POINT_SYS, POINT_DEV, POINT_TMP, POINT_WORKSPACE,
 
 static int root_fd = -1;
 static int namespace_limits = -1;
+static int network_settings = -1;
 static int point_fd[POINTS];
 
 int root_stage(void)
@@ -220,6 +221,8 @@ int root_proc(void)
     namespace_limits = openat(proc, "sys/user", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (namespace_limits < 0)
         return -errno;
+    // Likewise, for root_forbid_ipv6; a kernel may be without.
+    network_settings = openat(proc, "sys/net/ipv6/conf", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     static const char *const read_only[] = {"bus", "irq", "sys", "sysrq-trigger"};
     // fs, diskstats, partitions and swaps name the host's disks and those of other sandboxes, with how much they are used.
     static const char *const hidden[] = {"acpi",          "asound",     "cmdline",     "diskstats", "dynamic_debug", "fs",
@@ -298,6 +301,20 @@ int root_pivot(void)
     for (int i = 0; i < POINTS; i++)
         close_fd(&point_fd[i]);
     return 0;
+}
+
+int root_forbid_ipv6(const char *device)
+{
+    if (network_settings < 0)
+        return 0;
+    char path[64];
+    snprintf(path, sizeof path, "%s/disable_ipv6", device);
+    int r = file_write_at(network_settings, path, "1");
+    snprintf(path, sizeof path, "%s/accept_ra", device);
+    if (r == 0)
+        r = file_write_at(network_settings, path, "0");
+    close_fd(&network_settings);
+    return r;
 }
 
 int root_forbid_namespaces(void)

@@ -29,5 +29,7 @@ int root_pivot(void);
 // No namespace can be made below this one, whatever a system call filter may have missed.  Last, because the kernel counts
 // the detached mounts made above as namespaces.
 int root_forbid_namespaces(void);
+// A network device of this namespace has and takes no IPv6.
+int root_forbid_ipv6(const char *device);
 
 #endif

@@ -129,6 +129,10 @@ static int build(struct host *h, const struct host_options *o, int state_fd, con
     r = seccomp_policy_build(&h->filter);
     if (r < 0)
         return r;
+    *ret_why = "the network helper";
+    r = network_new(h->loop, &o->pool, o->instance, &h->network);
+    if (r < 0)
+        return r;
     *ret_why = "the disk store";
     r = disk_store_new(state_fd, &h->disks);
     if (r < 0)
@@ -168,6 +172,7 @@ struct host *host_close(struct host *host)
     if (host->volumes != NULL)
         unlinkat(host->state_fd, "volumes", AT_REMOVEDIR);  // only if there are none
     host->volumes = volumes_close(host->volumes);
+    host->network = network_free(host->network);
     host->releases = releases_free(host->releases);
     host->disks = disk_store_free(host->disks);
     seccomp_policy_free(&host->filter);
@@ -178,7 +183,7 @@ struct host *host_close(struct host *host)
     }
     close_fd(&host->agent_fd);
     close_fd(&host->vmm_fd);
-    host->uids = uid_slots_close(host->uids);
+    host->uids = slots_close(host->uids);
     host->cgroups = cgroup_tree_close(host->cgroups);
     close_fd(&host->state_fd);
     free(host);

@@ -4,6 +4,7 @@
 
 #include "enter/seccomp_policy.h"
 #include "jailer/disk.h"
+#include "jailer/network.h"
 #include "jailer/release.h"
 #include "jailer/uid_slots.h"
 #include "jailer/volume.h"
@@ -18,9 +19,10 @@ enum { HOST_CPUS_MAX = CPU_SETSIZE };
 struct host {
     struct loop *loop;
     struct cgroup_tree *cgroups;
-    struct uid_slots *uids;
+    struct slots *uids;
     struct disk_store *disks;
     struct volumes *volumes;
+    struct network *network;
     struct releases *releases;  // NULL: none, what is let go is closed at once
     struct filter filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's
@@ -35,10 +37,11 @@ struct host {
 struct host_options {
     const char *instance;
     const char *agent_path;
-    const char *vmm_path;   // there need not be one: then there is no vm tier
-    const char *state_dir;  // made if missing, root's alone
-    const char *cgroup;     // NULL: choose
-    bool v1_freezer;        // leave a hybrid host's v2 hierarchy alone
+    const char *vmm_path;       // there need not be one: then there is no vm tier
+    const char *state_dir;      // made if missing, root's alone
+    const char *cgroup;         // NULL: choose
+    struct address_range pool;  // of sandboxes' lines
+    bool v1_freezer;            // leave a hybrid host's v2 hierarchy alone
 };
 
 // Builds everything; on failure *ret_why (static text, or the path that failed) says what.  0 or a negative errno.

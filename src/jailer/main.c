@@ -12,6 +12,7 @@
 #include "enter/privileges.h"
 #include "jailer/engine_process.h"
 #include "jailer/host.h"
+#include "jailer/network_helper.h"
 #include "jailer/options.h"
 #include "jailer/probe.h"
 #include "jailer/release.h"
@@ -236,6 +237,7 @@ static int probe(const struct options *o)
     struct host_options host = o->host;
     host.state_dir = state;
     host.instance = instance;
+    host.pool = (struct address_range){0};
     int code = probe_report(&host);
     char path[sizeof state + 16];
     static const char *const inside[] = {"mounts", "volumes"};
@@ -263,6 +265,8 @@ int main(int argc, char **argv)
         return 1;
     if (argc == 2 && strcmp(argv[1], RELEASE_HELPER) == 0)
         return release_helper();
+    if (argc == 3 && strcmp(argv[1], NETWORK_HELPER) == 0)
+        return network_helper(argv[2]);
     struct options o;
     int r = options_parse(argc, argv, &o);
     if (r != OPTIONS_RUN)

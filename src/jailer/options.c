@@ -27,6 +27,8 @@ static const char help[] =
     "  --templates DIR       where templates are (default /var/lib/sandbox-engine/templates)\n"
     "  --instance NAME       several jailers on one host need different names: a-z, 0-9, '-' (default main)\n"
     "  --cgroup PATH|auto    below which cgroup, relative to the cgroup mounts (default auto)\n"
+    "  --network-pool A.B.C.D/N|none  addresses for the sandboxes' ends of their networks, four for each sandbox; 16 to 30\n"
+    "                        bits (default 169.254.0.0/16, without .0, .169 and .255); none: no sandbox can have one\n"
     "  --v1-freezer          on a hybrid host, do without the v2 hierarchy\n"
     "  --probe               say which isolation tiers work here, as JSON, and why not\n"
     "  --help, --version\n"
@@ -93,6 +95,7 @@ enum {
     OPT_TEMPLATES,
     OPT_INSTANCE,
     OPT_CGROUP,
+    OPT_POOL,
     OPT_V1,
     OPT_PROBE,
     OPT_HELP,
@@ -110,6 +113,7 @@ static const struct option long_options[] = {
     {"templates", required_argument, NULL, OPT_TEMPLATES},
     {"instance", required_argument, NULL, OPT_INSTANCE},
     {"cgroup", required_argument, NULL, OPT_CGROUP},
+    {"network-pool", required_argument, NULL, OPT_POOL},
     {"v1-freezer", no_argument, NULL, OPT_V1},
     {"probe", no_argument, NULL, OPT_PROBE},
     {"help", no_argument, NULL, OPT_HELP},
@@ -150,6 +154,12 @@ static int take(int option, struct options *o, const char **user)
     case OPT_CGROUP:
         o->host.cgroup = strcmp(optarg, "auto") == 0 ? NULL : optarg;
         return strstr(optarg, "..") == NULL ? OPTIONS_RUN : bad("--cgroup takes a path without '..', not", optarg);
+    case OPT_POOL:
+        if (address_range_parse(optarg, &o->host.pool) < 0)
+            return bad(
+                "--network-pool takes A.B.C.D/N, unicast, with N from 16 to 30 and the bits behind N zero, or 'none', not",
+                optarg);
+        return OPTIONS_RUN;
     case OPT_V1:
         o->host.v1_freezer = true;
         return OPTIONS_RUN;
@@ -174,7 +184,8 @@ int options_parse(int argc, char **argv, struct options *ret_options)
         .host = {.instance = "main",
                  .agent_path = LIBEXEC_DIR "/sandbox-agent",
                  .vmm_path = LIBEXEC_DIR "/sandbox-vmm",
-                 .state_dir = "/var/lib/sandbox-engine/state"},
+                 .state_dir = "/var/lib/sandbox-engine/state",
+                 .pool = {.first = 0xa9fe0000, .prefix = 16}},
         .engine_path = LIBEXEC_DIR "/sandbox-engine",
         .run_dir = "/run/sandbox-engine",
         .templates_dir = "/var/lib/sandbox-engine/templates",

@@ -141,7 +141,9 @@ static int run_vm(struct host *host, int unused, char *detail)
     if (pipe2(log, O_CLOEXEC | O_NONBLOCK) < 0)
         return -errno;
     cleanup_fd int log_read = log[0], log_write = log[1];
-    const struct vm_plan vm = {-1, -1, -1, -1, -1, -1, .volume = -1, .probe = true, .log = log_write};
+    struct vm_plan vm = VM_PLAN_INIT;
+    vm.probe = true;
+    vm.log = log_write;
     const struct sandbox_plan plan = {.start = &probe_start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
     struct probe p;
     int r = run_plan(host, &plan, &p, detail);

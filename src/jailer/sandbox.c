@@ -59,8 +59,10 @@ struct sandbox {
     bool self_test;
     int template_mount, control_fd, log_fd;
     bool is_vm;
-    struct vm_plan vm;  // its descriptors are ours
-    int disk, mounts;   // its disk and mount namespace, kept beyond its first process: see release.h
+    struct vm_plan vm;      // its descriptors are ours
+    int disk, mounts, tap;  // its disk, mount namespace and tap, kept beyond its first process: see release.h
+    struct line *net;       // its line out; NULL: none
+    bool entered, net_ready;
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
@@ -84,6 +86,16 @@ static int fail(struct sandbox *s, int error, const char *what)
     if (s->error == 0) {
         s->error = error;
         snprintf(s->detail, sizeof s->detail, "%s: %s", what, strerror(-error));
+    }
+    return error;
+}
+
+// The same with a sentence part that says it all.
+static int fail_saying(struct sandbox *s, int error, const char *what)
+{
+    if (s->error == 0) {
+        s->error = error;
+        snprintf(s->detail, sizeof s->detail, "%s", what);
     }
     return error;
 }
@@ -251,6 +263,8 @@ static int send_order(struct sandbox *s, const struct parts *parts)
         .shm_bytes = enter_shm_bytes(s->what.memory_mib), .volume = parts->volume >= 0, .self_test = s->self_test};
     cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
     memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
+    if (s->net != NULL)
+        order.line = (struct guest_line){.kind = line_kind(s->net), .address = *line_address(s->net)};
     // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
     __attribute__((cleanup(close_fds))) int fds[FDPASS_MAX];
     for (int i = 0; i < FDPASS_MAX; i++)
@@ -296,6 +310,10 @@ static int order_machine(struct sandbox *s)
         r = has_volume(s, volume_lend(s->host->volumes, s->volume, &s->vm.volume, &s->vm.volume_mib));
     if (r < 0)
         return r;
+    if (s->net != NULL) {
+        s->vm.net = s->tap = line_take_tap(s->net);
+        s->vm.line = (struct guest_line){.kind = line_kind(s->net), .address = *line_address(s->net)};
+    }
     const char *step = "";
     r = vm_send_order(s->host, s->line, &s->vm, &s->what, &step);
     return r < 0 ? fail(s, r, step) : 0;
@@ -339,8 +357,8 @@ static int give_order(struct sandbox *s)
 
 static void close_plan(struct vm_plan *vm)
 {
-    int *const fds[] = {&vm->image, &vm->kernel,    &vm->initramfs, &vm->control,
-                        &vm->vsock, &vm->vsock_out, &vm->volume,    &vm->log};
+    int *const fds[] = {&vm->image, &vm->kernel, &vm->initramfs, &vm->control,     &vm->vsock,  &vm->vsock_out,
+                        &vm->state, &vm->memory, &vm->layer,     &vm->working_set, &vm->volume, &vm->log};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         close_fd(fds[i]);
 }
@@ -362,6 +380,15 @@ static const char *step_text(const struct sandbox *s, uint32_t step)
     return s->is_vm ? vm_step_text(step) : enter_step_text(step);
 }
 
+// The order is given when the child is in its cgroups and its line is there.
+static void go_on(struct sandbox *s)
+{
+    if (s->error == 0 && s->entered && (s->net == NULL || s->net_ready) && give_order(s) == 0)
+        s->state = BUILDING;
+    if (s->error != 0)
+        sandbox_kill(s);
+}
+
 static void hear_entered(struct sandbox *s)
 {
     struct enter_failure failure;
@@ -370,12 +397,22 @@ static void hear_entered(struct sandbox *s)
         return;
     if (n == (ssize_t)sizeof failure && failure.error < 0)
         fail(s, failure.error, step_text(s, failure.step));
-    else if (n != 1)
+    else if (n != 1 || s->entered)
         fail(s, n == 0 ? -EPIPE : -EPROTO, step_text(s, ENTER_CGROUPS));
-    else if (give_order(s) == 0)
-        s->state = BUILDING;
-    if (s->error != 0)
-        sandbox_kill(s);
+    else
+        s->entered = true;
+    go_on(s);
+}
+
+static void on_line_ready(void *arg, int error, const char *detail)
+{
+    struct sandbox *s = arg;
+    if (error < 0)
+        fail_saying(s, error, detail);
+    else
+        s->net_ready = true;
+    if (s->state == ENTERING)
+        go_on(s);
 }
 
 // The child's last word: a failure, or the end of the line, which closed on exec.  False if there is none yet.
@@ -442,10 +479,12 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     close_fd(&s->pidfd);
     release(s->host->releases, take_fd(&s->mounts));
     release(s->host->releases, take_fd(&s->disk));
+    release(s->host->releases, take_fd(&s->tap));
+    s->net = line_free(s->net);
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
-    if (!s->group_stays)
-        uid_slots_give(s->host->uids, s->uid_slot);
+    if (!s->group_stays && s->uid_slot >= 0)
+        slots_give(s->host->uids, (unsigned)s->uid_slot);
     free(s);
     return NULL;
 }
@@ -456,12 +495,16 @@ static void on_retry(void *arg);
 // Copies of all descriptors; -1 stays -1.
 static int copy_plan(const struct vm_plan *from, struct vm_plan *to)
 {
-    const int theirs[] = {from->image, from->kernel, from->initramfs, from->control, from->vsock, from->vsock_out, from->log};
-    int *const ours[] = {&to->image, &to->kernel, &to->initramfs, &to->control, &to->vsock, &to->vsock_out, &to->log};
+    const int theirs[] = {from->image, from->kernel, from->initramfs, from->control,     from->vsock, from->vsock_out,
+                          from->state, from->memory, from->layer,     from->working_set, from->log};
+    int *const ours[] = {&to->image, &to->kernel, &to->initramfs, &to->control,     &to->vsock, &to->vsock_out,
+                         &to->state, &to->memory, &to->layer,     &to->working_set, &to->log};
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (theirs[i] >= 0 && (*ours[i] = fcntl(theirs[i], F_DUPFD_CLOEXEC, 3)) < 0)
             return -errno;
     to->probe = from->probe;
+    to->clone = from->clone;
+    to->waits = from->waits;
     return 0;
 }
 
@@ -478,15 +521,30 @@ static int take_descriptors(struct sandbox *s, const struct sandbox_plan *plan)
     return 0;
 }
 
+// The line is made while the child takes its first steps.
+static int begin_line(struct sandbox *s, uint32_t kind)
+{
+    char detail[JAIL_DETAIL_MAX] = "";
+    cleanup_fd int proc = s->is_vm ? -1 : proc_of(s->pid);
+    cleanup_fd int netns = s->is_vm ? -1 : openat(proc, "ns/net", O_RDONLY | O_CLOEXEC);
+    if (netns < 0 && !s->is_vm)
+        return fail(s, proc < 0 ? proc : -errno, "opening the network namespace");
+    int r = line_new(s->host->network, kind, netns, on_line_ready, s, &s->net, detail);
+    return r < 0 ? fail_saying(s, r, detail) : 0;
+}
+
 // Everything up to the child's first step; from here on events drive it.
 static int begin(struct sandbox *s, const struct sandbox_plan *plan)
 {
     int r = take_descriptors(s, plan);
     if (r < 0)
         return fail(s, r, "keeping descriptors");
-    r = uid_slots_take(s->host->uids, &s->uid_slot, &s->first_uid);
+    unsigned slot;
+    r = slots_take(s->host->uids, &slot);
     if (r < 0)
         return fail(s, r, "taking a uid range");
+    s->uid_slot = (int)slot;
+    s->first_uid = uid_slot_first(slot);
     char name[32];
     snprintf(name, sizeof name, "sb-%d", s->uid_slot);
     bool limits_disk = s->what.disk_mib_s > 0 || s->what.disk_iops > 0;
@@ -504,7 +562,9 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
         return fail(s, r, "opening the cgroups");
     s->pid = start_child(s, theirs, &way, &s->pidfd);
     cgroup_entry_close(&way);
-    return s->pid < 0 ? fail(s, s->pid, "starting a process in new namespaces") : 0;
+    if (s->pid < 0)
+        return fail(s, s->pid, "starting a process in new namespaces");
+    return plan->line != 0 ? begin_line(s, plan->line) : 0;
 }
 
 static int watch(struct sandbox *s)
@@ -548,13 +608,14 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .line = -1,
                           .disk = -1,
                           .mounts = -1,
+                          .tap = -1,
                           .template_mount = -1,
                           .control_fd = -1,
                           .log_fd = -1,
                           .what = *plan->start,
                           .self_test = plan->self_test,
                           .is_vm = plan->vm != NULL,
-                          .vm = {-1, -1, -1, -1, -1, -1, -1, 0, false, -1},
+                          .vm = VM_PLAN_INIT,
                           .handler = handler,
                           .arg = arg};
     if (plan->volume != NULL)
@@ -592,6 +653,11 @@ int sandbox_freeze(struct sandbox *sandbox, bool freeze)
     if (r == 0)
         sandbox->frozen = freeze;
     return r;
+}
+
+struct line *sandbox_line(const struct sandbox *sandbox)
+{
+    return sandbox->net;
 }
 
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats)
@@ -665,6 +731,8 @@ static void on_exit_event(void *arg, uint32_t events)
     }
     if (s->state != LIVE)
         fail(s, -ECANCELED, "the sandbox ended before its agent ran");
+    release(s->host->releases, take_fd(&s->tap));
+    s->net = line_free(s->net);
     s->state = ENDING;
     s->give_up_ns = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
     finish(s);

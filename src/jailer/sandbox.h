@@ -1,9 +1,9 @@
 // One jailed sandbox: its ids, cgroups, disk, volume and first process, which is the agent, or on the vm tier the monitor.
 //
-// States: entering (its child joins its cgroups) -> building (the child has its order: mounts, root, limits) -> live
-// (the agent runs) -> ending (the first process is gone, cgroups are removed and the volume comes free, with patience) ->
-// freed.  A failure at any step goes straight to ending.  Starting is several short steps on the loop, so that one start does
-// not hold up another, nor an end: the long part, building the root, is done by the child itself.
+// States: entering (its child joins its cgroups, its line is made) -> building (the child has its order: mounts, root, limits)
+// -> live (the agent runs) -> ending (the first process is gone, cgroups are removed and the volume comes free, with patience)
+// -> freed.  A failure at any step goes straight to ending.  Starting is several short steps on the loop, so that one start
+// does not hold up another, nor an end: the long part, building the root, is done by the child itself.
 #ifndef JAILER_SANDBOX_H
 #define JAILER_SANDBOX_H
 
@@ -19,6 +19,7 @@ struct sandbox;
 struct sandbox_plan {
     const struct jail_start *start;
     const uint8_t *volume;  // JAIL_VOLUME_ID bytes: what /workspace is, or NULL
+    uint32_t line;          // JAIL_LINE_*, or 0: no network
     int template_mount;     // attached in this process's mount namespace; a copy is made
     int control_fd;         // the agent's end of its control line
     int log_fd;             // stderr of a self-test, or -1
@@ -43,5 +44,7 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
 void sandbox_kill(struct sandbox *sandbox);
 int sandbox_freeze(struct sandbox *sandbox, bool freeze);
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats);
+// Its line, which is ready once on_started has been called; NULL: it has none.
+struct line *sandbox_line(const struct sandbox *sandbox);
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,6 +22,13 @@ struct cell {
     struct sandbox *sandbox;  // NULL: free
     bool started;
     uint32_t start_id;  // of the request that is not answered yet
+};
+
+// An operation that is answered when the network helper has answered.
+struct later {
+    LIST_ENTRY(later) link;
+    struct server *server;
+    uint32_t op, id;
 };
 
 struct server {
@@ -36,6 +44,7 @@ struct server {
     struct cell cells[JAIL_SANDBOXES_MAX];
     uint32_t next_cell;
     uint32_t live;
+    LIST_HEAD(later_list, later) later;
 };
 
 enum { ANSWERED_LATER = 1 };
@@ -218,36 +227,69 @@ static int do_start(struct server *s, const struct jail_request *q, int *fds, st
         return -ENOENT;
     if (cell == NULL)
         return -EMFILE;
-    struct sandbox_plan plan = {.start = &q->start, .template_mount = template, .control_fd = fds[0], .log_fd = -1};
+    struct sandbox_plan plan = {
+        .start = &q->start, .line = q->network.line, .template_mount = template, .control_fd = fds[0], .log_fd = -1};
     if (jail_volume_named(q->volume.id))
         plan.volume = q->volume.id;
     return start_in(s, cell, &plan, q, a);
 }
 
-// Likewise, and with an image and a kernel that were registered.  What the monitor's sockets are for is between it and the
-// engine.  Its volume is one of its own kind, which nothing of the host ever mounts.
-static int do_start_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+// Likewise, and with an image that was registered.  What the monitor's sockets are for is between it and the engine.  Its
+// volume is one of its own kind, which nothing of the host ever mounts.
+static int start_machine(struct server *s, const struct jail_request *q, const int *fds, struct vm_plan *vm,
+                         struct jail_reply *a)
 {
     if (!is_socket(fds[0], SOCK_SEQPACKET) || !is_socket(fds[1], SOCK_STREAM) || !is_socket(fds[2], SOCK_SEQPACKET))
         return -ENOTSOCK;
-    int image = s->images[q->start.template_slot];
     struct cell *cell = free_cell(s);
-    if (image < 0 || s->kernel < 0 || s->host->vmm_fd < 0)
+    vm->image = s->images[q->start.template_slot];
+    if (vm->image < 0 || s->host->vmm_fd < 0)
         return -ENOENT;
     if (cell == NULL)
         return -EMFILE;
-    const struct vm_plan vm = {.image = image,
-                               .kernel = s->kernel,
-                               .initramfs = s->initramfs,
-                               .control = fds[0],
-                               .vsock = fds[1],
-                               .vsock_out = fds[2],
-                               .volume = -1,
-                               .log = -1};
-    struct sandbox_plan plan = {.start = &q->start, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = &vm};
+    vm->control = fds[0];
+    vm->vsock = fds[1];
+    vm->vsock_out = fds[2];
+    struct sandbox_plan plan = {
+        .start = &q->start, .line = q->network.line, .template_mount = -1, .control_fd = -1, .log_fd = -1, .vm = vm};
     if (jail_volume_named(q->volume.id))
         plan.volume = q->volume.id;
     return start_in(s, cell, &plan, q, a);
+}
+
+static int do_start_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    struct vm_plan vm = VM_PLAN_INIT;
+    if (s->kernel < 0)
+        return -ENOENT;
+    vm.kernel = s->kernel;
+    vm.initramfs = s->initramfs;
+    return start_machine(s, q, fds, &vm, a);
+}
+
+static bool is_readable_file(int fd)
+{
+    struct stat st;
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+// A snapshot is the engine's, unlike a kernel: what it holds becomes a guest, and a guest is hostile anyway.  This process
+// passes the files on and never looks into them.
+static int do_clone_vm(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    enum { SOCKETS = 3, STATE = SOCKETS, MEMORY, LAYER, WORKING_SET };
+    for (int i = STATE; i <= WORKING_SET; i++)
+        if (!is_readable_file(fds[i]) && (i != WORKING_SET || fds[i] >= 0))
+            return -EINVAL;
+    struct vm_plan vm = VM_PLAN_INIT;
+    vm.clone = true;
+    vm.waits = q->start.waits != 0;
+    vm.state = fds[STATE];
+    vm.memory = fds[MEMORY];
+    vm.layer = fds[LAYER];
+    vm.working_set = fds[WORKING_SET];
+    return start_machine(s, q, fds, &vm, a);
 }
 
 // The rest name a sandbox this jailer started; the worst a hostile engine can do with them it may do anyway.
@@ -324,6 +366,60 @@ static int do_volume_list(struct server *s, const struct jail_request *q, int *f
     return 0;
 }
 
+// An answer that the network helper's brings.
+static void on_network(void *arg, int error, const char *detail, int fd)
+{
+    struct later *l = arg;
+    struct server *s = l->server;
+    cleanup_fd int owned = fd;
+    struct jail_reply a = {.op = l->op, .id = l->id, .error = error};
+    snprintf(a.detail, sizeof a.detail, "%s", detail);
+    LIST_REMOVE(l, link);
+    free(l);
+    if (!s->ending && jail_answer_fds(s->channel, &a, &owned, owned >= 0 ? 1 : 0) < 0)
+        server_stop(s);
+}
+
+static struct later *new_later(struct server *s, const struct jail_request *q)
+{
+    struct later *l = malloc(sizeof *l);
+    if (l != NULL) {
+        *l = (struct later){.server = s, .op = q->op, .id = q->id};
+        LIST_INSERT_HEAD(&s->later, l, link);
+    }
+    return l;
+}
+
+static int answer_later(struct later *l, int r)
+{
+    if (r == 0)
+        return ANSWERED_LATER;
+    LIST_REMOVE(l, link);
+    free(l);
+    return r;
+}
+
+// All that is the engine's choice is a port and a range of addresses, which are looked at in a network namespace that has
+// nothing but the ends of its own sandboxes' lines.
+static int do_network(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds;
+    struct later *l = new_later(s, q);
+    return l == NULL ? -ENOMEM : answer_later(l, network_set_up(s->host->network, &q->network, on_network, l, a->detail));
+}
+
+// The socket reaches that sandbox and nothing else.
+static int do_dial(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds;
+    struct sandbox *sandbox = find(s, q->slot);
+    if (sandbox == NULL)
+        return -ENOENT;
+    struct later *l = new_later(s, q);
+    return l == NULL ? -ENOMEM
+                     : answer_later(l, network_dial(s->host->network, sandbox_line(sandbox), on_network, l, a->detail));
+}
+
 typedef int operation_fn(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a);
 
 static operation_fn *const operations[JAIL_OP_END_] = {
@@ -343,6 +439,9 @@ static operation_fn *const operations[JAIL_OP_END_] = {
     [JAIL_OP_IMAGE] = do_image,
     [JAIL_OP_KERNEL] = do_kernel,
     [JAIL_OP_START_VM] = do_start_vm,
+    [JAIL_OP_CLONE_VM] = do_clone_vm,
+    [JAIL_OP_NETWORK] = do_network,
+    [JAIL_OP_DIAL] = do_dial,
 };
 
 // ---- the channel ----
@@ -375,12 +474,17 @@ void server_stop(struct server *server)
     end_when_empty(server);
 }
 
-static void tell(struct server *s, const struct jail_reply *reply)
+static void tell_fds(struct server *s, const struct jail_reply *reply, const int *fds, size_t count)
 {
     if (s->ending)
         end_when_empty(s);
-    else if (jail_answer(s->channel, reply) < 0)
+    else if (jail_answer_fds(s->channel, reply, fds, count) < 0)
         server_stop(s);
+}
+
+static void tell(struct server *s, const struct jail_reply *reply)
+{
+    tell_fds(s, reply, NULL, 0);
 }
 
 static void vacate(struct cell *c)
@@ -393,13 +497,22 @@ static void vacate(struct cell *c)
 static void on_started(void *arg, int error, const char *detail)
 {
     struct cell *c = arg;
+    struct line *line = error < 0 ? NULL : sandbox_line(c->sandbox);
     if (error < 0)
         vacate(c);
     else
         c->started = true;
     struct jail_reply a = {.op = JAIL_OP_START, .id = c->start_id, .error = error, .slot = error < 0 ? 0 : c->slot};
     snprintf(a.detail, sizeof a.detail, "%s", detail);
-    tell(c->server, &a);
+    if (line == NULL) {
+        tell(c->server, &a);
+        return;
+    }
+    size_t count;
+    const int *listeners = line_listeners(line, &count);
+    a.line = *line_address(line);
+    tell_fds(c->server, &a, listeners, count);
+    line_close_listeners(line);
 }
 
 static void on_gone(void *arg, int wait_status, bool out_of_memory)
@@ -414,8 +527,9 @@ static const struct sandbox_handler cell_handler = {.on_started = on_started, .o
 
 // What keeps descriptors of this process is refused while there are still some for what must not fail: the ends of sandboxes.
 static const bool takes_descriptors[JAIL_OP_END_] = {
-    [JAIL_OP_PROBE] = true, [JAIL_OP_PROBE_VM] = true, [JAIL_OP_MOUNT] = true,  [JAIL_OP_IMAGE] = true,
-    [JAIL_OP_START] = true, [JAIL_OP_START_VM] = true, [JAIL_OP_KERNEL] = true, [JAIL_OP_VOLUME_CREATE] = true,
+    [JAIL_OP_PROBE] = true,  [JAIL_OP_PROBE_VM] = true,      [JAIL_OP_MOUNT] = true,
+    [JAIL_OP_IMAGE] = true,  [JAIL_OP_START] = true,         [JAIL_OP_START_VM] = true,
+    [JAIL_OP_KERNEL] = true, [JAIL_OP_VOLUME_CREATE] = true, [JAIL_OP_DIAL] = true,
 };
 
 static bool room_for_descriptors(const struct server *s)
@@ -479,6 +593,7 @@ int server_new(struct host *host, int channel, void (*on_end)(void *arg), void *
     for (int i = 0; i < JAIL_TEMPLATES_MAX; i++)
         s->templates[i] = s->images[i] = -1;
     s->kernel = s->initramfs = -1;
+    LIST_INIT(&s->later);
     for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
         s->cells[i] = (struct cell){.server = s, .slot = i};
     int r = watch_add(host->loop, channel, EPOLLIN, on_request, s, &s->watch);
@@ -496,6 +611,11 @@ struct server *server_free(struct server *server)
     if (server != NULL) {
         server->watch = watch_remove(server->watch);
         close_fd(&server->channel);
+        struct later *l;
+        while ((l = LIST_FIRST(&server->later)) != NULL) {
+            LIST_REMOVE(l, link);
+            free(l);
+        }
         free(server);
     }
     return NULL;

@@ -12,6 +12,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+enum { LINE_WORD_ROOM = 64 };
+
 uint64_t vm_ram_mib(uint64_t memory_mib)
 {
     uint64_t ram = memory_mib + VM_GUEST_KERNEL_MIB + memory_mib / VM_GUEST_KERNEL_SHARE;
@@ -34,15 +36,26 @@ struct cgroup_limits vm_limits(const struct jail_start *what)
                                   .one_process = true};
 }
 
-int vm_cmdline(const struct jail_start *what, bool volume, char *text, size_t room)
+// " --line=KIND,HOST,GUEST,PREFIX", or nothing.
+static void line_word(const struct guest_line *line, char word[static LINE_WORD_ROOM])
 {
-    int n =
-        snprintf(text, room,
-                 "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check i8042.noaux i8042.nomux i8042.nopnp "
-                 "i8042.dumbkbd cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
-                 "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s",
-                 (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
-                 (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "");
+    const struct jail_line *a = &line->address;
+    word[0] = '\0';
+    if (line->kind != 0)
+        snprintf(word, LINE_WORD_ROOM, " --line=%u,%u.%u.%u.%u,%u.%u.%u.%u,%u", (unsigned)line->kind, a->host[0], a->host[1],
+                 a->host[2], a->host[3], a->guest[0], a->guest[1], a->guest[2], a->guest[3], (unsigned)a->prefix);
+}
+
+int vm_cmdline(const struct jail_start *what, bool volume, const struct guest_line *line, char *text, size_t room)
+{
+    char word[LINE_WORD_ROOM];
+    line_word(line, word);
+    int n = snprintf(text, room,
+                     "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off no_timer_check "
+                     "cryptomgr.notests random.trust_cpu=on transparent_hugepage=madvise "
+                     "-- --vm --memory-mib=%llu --disk-mib=%llu --pids=%u --vcpus=%u --hostname=%s%s%s",
+                     (unsigned long long)what->memory_mib, (unsigned long long)what->disk_mib, (unsigned)what->pids_max,
+                     (unsigned)what->vcpus, what->hostname, volume ? " --volume" : "", word);
     return n >= 0 && (size_t)n < room ? 0 : -E2BIG;
 }
 
@@ -72,7 +85,13 @@ static int order_machine(const struct vm_plan *plan, const struct jail_start *wh
     order->ram_mib = vm_ram_mib(what->memory_mib);
     order->disk_mib = vm_disk_mib((uint64_t)image.st_size, what->disk_mib);
     order->volume_mib = plan->volume_mib;
-    return vm_cmdline(what, plan->volume >= 0, order->cmdline, sizeof order->cmdline);
+    order->clone = plan->clone;
+    order->waits = plan->waits;
+    order->working_set = plan->working_set >= 0;
+    order->disk_mib_s = what->disk_mib_s;
+    order->disk_iops = what->disk_iops;
+    order->net = plan->net >= 0;
+    return plan->clone ? 0 : vm_cmdline(what, plan->volume >= 0, &plan->line, order->cmdline, sizeof order->cmdline);
 }
 
 int vm_send_order(const struct host *host, int line, const struct vm_plan *plan, const struct jail_start *what,
@@ -95,13 +114,17 @@ int vm_send_order(const struct host *host, int line, const struct vm_plan *plan,
         [VM_FD_PROGRAM] = host->vmm_fd,
         [VM_FD_KVM] = kvm,
         [VM_FD_LOG] = plan->log >= 0 ? plan->log : nothing,
-        [VM_FD_KERNEL] = plan->kernel,
-        [VM_FD_INITRAMFS] = plan->initramfs,
+        // A place nobody uses holds nothing.
+        [VM_FD_BEGIN] = plan->clone ? plan->state : plan->kernel,
+        [VM_FD_BEGIN_TOO] = plan->clone ? plan->memory : plan->initramfs,
+        [VM_FD_LAYER] = plan->clone ? plan->layer : nothing,
+        [VM_FD_WORKING_SET] = plan->working_set >= 0 ? plan->working_set : nothing,
         [VM_FD_DISK] = plan->image,
         [VM_FD_DELTA] = delta,
         [VM_FD_CONTROL] = plan->control,
         [VM_FD_VSOCK] = plan->vsock,
         [VM_FD_VSOCK_OUT] = plan->vsock_out,
+        [VM_FD_NET] = plan->net >= 0 ? plan->net : nothing,
         [VM_FD_VOLUME] = plan->volume,
     };
     *ret_step = "passing descriptors";

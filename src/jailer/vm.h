@@ -6,6 +6,7 @@
 #ifndef JAILER_VM_H
 #define JAILER_VM_H
 
+#include "enter/guest_line.h"
 #include "jailer/host.h"
 #include "sys/cgroup.h"
 #include "sys/jail.h"
@@ -24,11 +25,31 @@ struct vm_plan {
     int image;  // the template's rootfs.ext4
     int kernel, initramfs;
     int control, vsock, vsock_out;
-    int volume;  // the session's, or -1
+    int volume;  // the session's, or -1; never a clone's
     uint64_t volume_mib;
-    bool probe;  // none of the above: only say whether this host's KVM can do it
-    int log;     // of a probe
+    // A clone has these instead of a kernel and an initramfs; the last may be -1.
+    bool clone, waits;
+    int state, memory, layer, working_set;
+    bool probe;              // none of the above: only say whether this host's KVM can do it
+    int log;                 // of a probe
+    int net;                 // the tap of its line, or -1; not owned; never a clone's
+    struct guest_line line;  // with `net`
 };
+
+#define VM_PLAN_INIT                                                                                                           \
+    ((struct vm_plan){.image = -1,                                                                                             \
+                      .kernel = -1,                                                                                            \
+                      .initramfs = -1,                                                                                         \
+                      .control = -1,                                                                                           \
+                      .vsock = -1,                                                                                             \
+                      .vsock_out = -1,                                                                                         \
+                      .volume = -1,                                                                                            \
+                      .state = -1,                                                                                             \
+                      .memory = -1,                                                                                            \
+                      .layer = -1,                                                                                             \
+                      .working_set = -1,                                                                                       \
+                      .log = -1,                                                                                               \
+                      .net = -1})
 
 // A machine's memory for a sandbox that may use `memory_mib`.
 uint64_t vm_ram_mib(uint64_t memory_mib);
@@ -36,8 +57,8 @@ uint64_t vm_ram_mib(uint64_t memory_mib);
 uint64_t vm_disk_mib(uint64_t image_bytes, uint64_t disk_mib);
 // What the group of its monitor may use.
 struct cgroup_limits vm_limits(const struct jail_start *what);
-// The kernel's command line; `volume`: there is one.  0, or -E2BIG.
-int vm_cmdline(const struct jail_start *what, bool volume, char *text, size_t room);
+// The kernel's command line; `volume`: there is one; `line`: of no kind, or its network.  0, or -E2BIG.
+int vm_cmdline(const struct jail_start *what, bool volume, const struct guest_line *line, char *text, size_t room);
 
 // Whether it is what the kernel's KVM gives and no other device of that name.  0 or -ENODEV.
 int vm_check_kvm(int fd);

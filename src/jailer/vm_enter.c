@@ -21,7 +21,7 @@
 extern int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
 extern int umount2(const char *target, int flags);
 
-enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 32 };
+enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 48 };
 
 static const char *const step_texts[VM_STEPS] = {
     [VM_CGROUPS] = "entering the cgroups",       [VM_LINE] = "letting go of the jailer's descriptors",
@@ -41,6 +41,7 @@ struct entry {
     const struct cgroup_entry *groups;
     struct vm_order order;
     int fds[FDPASS_MAX];
+    int proc;  // this host's /proc, in which the monitor finds its own page map when it starts; it opens nothing afterwards
 };
 
 static int join_cgroups(struct entry *e)
@@ -70,7 +71,9 @@ static int take_ids(struct entry *e)
 
 static int set_limits(struct entry *e)
 {
-    const uint64_t largest = e->order.disk_mib > e->order.volume_mib ? e->order.disk_mib : e->order.volume_mib;
+    // Its disk and its volume; and, for a snapshot, its memory.
+    uint64_t largest = e->order.disk_mib > e->order.volume_mib ? e->order.disk_mib : e->order.volume_mib;
+    largest = largest > e->order.ram_mib ? largest : e->order.ram_mib;
     const rlim_t file = largest << 20;
     const struct {
         int what;
@@ -78,7 +81,7 @@ static int set_limits(struct entry *e)
     } limits[] = {
         {RLIMIT_CORE, 1},  // as in enter/enter.c
         {RLIMIT_NOFILE, OPEN_FILES},
-        {RLIMIT_FSIZE, file},  // it writes its disk and its volume, and no other file
+        {RLIMIT_FSIZE, file},
         {RLIMIT_MEMLOCK, 0},
         {RLIMIT_MSGQUEUE, 0},
         {RLIMIT_NICE, 0},
@@ -96,13 +99,24 @@ static int set_limits(struct entry *e)
     return 0;
 }
 
-// From ENTER_FIRST_KEPT on: KVM; then, but for a probe, the rest in the order's own order.
+static int open_proc(struct entry *e)
+{
+    e->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return e->proc < 0 ? -errno : 0;
+}
+
+// From ENTER_FIRST_KEPT on: KVM; then, but for a probe, the rest in the order's own order, and the folder of /proc.
 static int arrange(struct entry *e)
 {
-    int places[1 + VM_FDS] = {e->fds[VM_FD_KVM]};
+    int r = e->order.probe ? 0 : open_proc(e);
+    if (r < 0)
+        return r;
+    int places[2 + VM_FDS] = {e->fds[VM_FD_KVM]};
     unsigned count = 1;
-    for (unsigned i = VM_FD_KERNEL; i < vm_order_fds(&e->order); i++)
+    for (unsigned i = VM_FD_BEGIN; i < vm_order_fds(&e->order); i++)
         places[count++] = e->fds[i];
+    if (!e->order.probe)
+        places[count++] = e->proc;
     int *const kept[] = {&e->line, &e->fds[VM_FD_PROGRAM]};
     return enter_arrange(places, count, e->order.probe ? e->fds[VM_FD_LOG] : -1, -1, kept);
 }
@@ -142,8 +156,20 @@ static void put(char *argv[], char numbers[][ARG_ROOM], size_t *n, const char *o
 
 static int exec_monitor(struct entry *e)
 {
-    static const char *const options[] = {"--kernel",  "--initramfs", "--disk",      "--delta",
-                                          "--control", "--vsock",     "--vsock-out", "--volume"};
+    // In the order of the descriptors; NULL: what is there is not for this machine.
+    const char *const options[VM_FDS - VM_FD_BEGIN] = {
+        e->order.clone ? "--state" : "--kernel",
+        e->order.clone ? "--memory" : "--initramfs",
+        e->order.clone ? "--layer" : NULL,
+        e->order.working_set ? "--working-set" : NULL,
+        "--disk",
+        "--delta",
+        "--control",
+        "--vsock",
+        "--vsock-out",
+        e->order.net ? "--net" : NULL,
+        "--volume",
+    };
     char *argv[ARGS_MAX + 2] = {(char *)"sandbox-vmm"};
     char numbers[ARGS_MAX][ARG_ROOM];
     size_t n = 1;
@@ -151,14 +177,27 @@ static int exec_monitor(struct entry *e)
     if (e->order.probe) {
         argv[n++] = (char *)"--probe";
     } else {
-        for (unsigned i = 0; VM_FD_KERNEL + i < vm_order_fds(&e->order); i++)
-            put(argv, numbers, &n, options[i], ENTER_FIRST_KEPT + 1 + i);
+        unsigned given = (unsigned)vm_order_fds(&e->order) - VM_FD_BEGIN;
+        for (unsigned i = 0; i < given; i++)
+            if (options[i] != NULL)
+                put(argv, numbers, &n, options[i], ENTER_FIRST_KEPT + 1 + i);
+            else
+                close((int)(ENTER_FIRST_KEPT + 1 + i));
+        put(argv, numbers, &n, "--proc", ENTER_FIRST_KEPT + 1 + given);
         put(argv, numbers, &n, "--vsock-port", AGENT_VSOCK_PORT);
         put(argv, numbers, &n, "--memory-mib", e->order.ram_mib);
         put(argv, numbers, &n, "--vcpus", e->order.vcpus);
         put(argv, numbers, &n, "--disk-mib", e->order.disk_mib);
-        argv[n++] = (char *)"--cmdline";
-        argv[n++] = e->order.cmdline;
+        if (e->order.disk_mib_s > 0)
+            put(argv, numbers, &n, "--disk-mib-s", e->order.disk_mib_s);
+        if (e->order.disk_iops > 0)
+            put(argv, numbers, &n, "--disk-iops", e->order.disk_iops);
+        if (e->order.waits)
+            argv[n++] = (char *)"--wait";
+        if (!e->order.clone) {
+            argv[n++] = (char *)"--cmdline";
+            argv[n++] = e->order.cmdline;
+        }
     }
     argv[n] = NULL;
     char *env[] = {NULL};

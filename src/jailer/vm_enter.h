@@ -30,13 +30,16 @@ enum {
     VM_FD_KVM,
     VM_FD_LOG,
     VM_FD_PROBE_END,
-    VM_FD_KERNEL = VM_FD_PROBE_END,
-    VM_FD_INITRAMFS,
+    VM_FD_BEGIN = VM_FD_PROBE_END,  // kernel, or a snapshot's state
+    VM_FD_BEGIN_TOO,                // initramfs, or its memory
+    VM_FD_LAYER,                    // of a snapshot
+    VM_FD_WORKING_SET,              // likewise, if there is one
     VM_FD_DISK,
     VM_FD_DELTA,
     VM_FD_CONTROL,
     VM_FD_VSOCK,
     VM_FD_VSOCK_OUT,
+    VM_FD_NET,  // a tap, if there is one
     VM_FD_VOLUME,
     VM_FDS,
 };
@@ -44,9 +47,13 @@ enum {
 struct vm_order {
     uint32_t probe;
     uint32_t vcpus;
+    uint32_t clone, waits, working_set;
+    uint32_t net;
     uint64_t ram_mib;
     uint64_t disk_mib;
     uint64_t volume_mib;  // 0: there is none
+    // Of the disk and of the volume, each; 0: no limit.
+    uint32_t disk_mib_s, disk_iops;
     char cmdline[VMM_CMDLINE_MAX + 1];
 };
 

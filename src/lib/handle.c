@@ -5,12 +5,49 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+static char *put_text(char **at, const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *put = memcpy(*at, text, n);
+    *at += n;
+    return put;
+}
+
+// In one piece, for free().  NULL: no memory.
+static sandbox_network_t *copy_network(const Sandbox__Network *from)
+{
+    size_t lists = (from->n_egress + 1) * sizeof(char *);
+    size_t size = sizeof(sandbox_network_t) + lists + strlen(from->guest_address) + 1 + strlen(from->host_address) + 1;
+    for (size_t i = 0; i < from->n_egress; i++)
+        size += strlen(from->egress[i]) + 1;
+    sandbox_network_t *n = calloc(1, size);
+    if (n == NULL)
+        return NULL;
+    const char **entries = (const char **)(n + 1);
+    char *at = (char *)entries + lists;
+    for (size_t i = 0; i < from->n_egress; i++)
+        entries[i] = put_text(&at, from->egress[i]);
+    *n = (sandbox_network_t){.egress = entries,
+                             .egress_count = from->n_egress,
+                             .guest_address = put_text(&at, from->guest_address),
+                             .host_address = put_text(&at, from->host_address),
+                             .prefix_bits = from->prefix_bits,
+                             .broker_port = from->broker_port,
+                             .transparent = from->transparent};
+    return n;
+}
 
 sandbox_handle_t *handle_new(sandbox_conn_t *conn, const Sandbox__CreateResponse *made)
 {
     sandbox_handle_t *h = calloc(1, sizeof *h);
     if (h == NULL)
         return NULL;
+    if (made->network != NULL && (h->network = copy_network(made->network)) == NULL) {
+        free(h);
+        return NULL;
+    }
     h->conn = conn_ref(conn);
     h->id = made->sandbox_id;
     h->isolation = made->isolation;
@@ -42,6 +79,7 @@ void handle_free(sandbox_handle_t *h)
     if (conn_is_ours(h->conn))
         unlink_handle(h);
     conn_unref(h->conn);
+    free(h->network);
     free(h);
 }
 
@@ -164,6 +202,11 @@ sandbox_isolation_t sandbox_isolation(const sandbox_handle_t *handle)
 const char *sandbox_start_kind(const sandbox_handle_t *handle)
 {
     return handle != NULL ? handle->start : "";
+}
+
+const sandbox_network_t *sandbox_network(const sandbox_handle_t *handle)
+{
+    return handle != NULL ? handle->network : NULL;
 }
 
 const char *sandbox_isolation_name(sandbox_isolation_t isolation)

@@ -11,6 +11,7 @@ struct sandbox_handle_t {
     uint32_t id;
     uint32_t isolation;
     char start[START_KIND_MAX + 1];
+    sandbox_network_t *network;                // NULL: it has none; with all it points to, in one piece
     struct sandbox_handle_t *next, *previous;  // in conn->handles, under conn->lock
 };
 

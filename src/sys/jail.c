@@ -15,17 +15,21 @@
 // What a request of each operation must look like.
 static const struct {
     uint8_t fds;
+    uint8_t more_fds;  // that may come, too
     bool uses_slot;
     bool uses_start;
     bool takes_volume;  // an id, or none
     bool needs_volume;  // an id
     bool sizes_volume;  // and a size, and a kind
+    bool may_wait;
+    bool has_line;  // may have one
+    bool is_network;
 } shape[JAIL_OP_END_] = {
     [JAIL_OP_HELLO] = {.fds = 0},
     [JAIL_OP_PROBE] = {.fds = 0},
     [JAIL_OP_MOUNT] = {.fds = 1},
     [JAIL_OP_UNMOUNT] = {.uses_slot = true},
-    [JAIL_OP_START] = {.fds = 1, .uses_start = true, .takes_volume = true},
+    [JAIL_OP_START] = {.fds = 1, .uses_start = true, .takes_volume = true, .has_line = true},
     [JAIL_OP_STOP] = {.uses_slot = true},
     [JAIL_OP_FREEZE] = {.uses_slot = true},
     [JAIL_OP_THAW] = {.uses_slot = true},
@@ -36,7 +40,10 @@ static const struct {
     [JAIL_OP_PROBE_VM] = {.fds = 0},
     [JAIL_OP_IMAGE] = {.fds = 1},
     [JAIL_OP_KERNEL] = {.fds = 2},
-    [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true, .takes_volume = true},
+    [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true, .takes_volume = true, .has_line = true},
+    [JAIL_OP_CLONE_VM] = {.fds = 6, .more_fds = 1, .uses_start = true, .may_wait = true},
+    [JAIL_OP_NETWORK] = {.is_network = true},
+    [JAIL_OP_DIAL] = {.uses_slot = true},
 };
 
 static bool hostname_ok(const char name[static JAIL_HOSTNAME_MAX + 1])
@@ -58,7 +65,7 @@ static bool start_ok(const struct jail_start *s)
            in_range(s->memory_mib, JAIL_MEMORY_MIB_MIN, JAIL_MEMORY_MIB_MAX) &&
            in_range(s->disk_mib, JAIL_DISK_MIB_MIN, JAIL_DISK_MIB_MAX) && in_range(s->pids_max, 8, JAIL_PIDS_MAX) &&
            s->disk_mib_s <= JAIL_DISK_MIB_S_MAX && s->disk_iops <= JAIL_DISK_IOPS_MAX && hostname_ok(s->hostname) &&
-           s->reserved == 0;
+           s->waits <= 1;
 }
 
 bool jail_volume_named(const uint8_t id[static JAIL_VOLUME_ID])
@@ -77,14 +84,50 @@ static bool volume_ok(const struct jail_request *q)
     return shape[q->op].sizes_volume ? in_range(q->volume.mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX) : q->volume.mib == 0;
 }
 
+static bool line_ok(uint32_t line)
+{
+    return line <= JAIL_LINE_ALL_ && ((line & JAIL_LINE_TRANSPARENT) == 0 || (line & JAIL_LINE_PROXY) != 0);
+}
+
+// Unicast, and not this host's or this network's own; aligned to its length.
+static bool synthetic_ok(const struct jail_network *n)
+{
+    if (!in_range(n->synthetic_prefix, JAIL_SYNTHETIC_PREFIX_MIN, JAIL_SYNTHETIC_PREFIX_MAX))
+        return false;
+    uint32_t first = (uint32_t)n->synthetic[0] << 24 | (uint32_t)n->synthetic[1] << 16 | (uint32_t)n->synthetic[2] << 8 |
+                     (uint32_t)n->synthetic[3];
+    return (first & (UINT32_MAX >> n->synthetic_prefix)) == 0 && n->synthetic[0] >= 1 && n->synthetic[0] != 127 &&
+           n->synthetic[0] < 224;
+}
+
+static bool network_ok(const struct jail_request *q)
+{
+    static const struct jail_network none;
+    const struct jail_network *n = &q->network;
+    struct jail_network rest = *n;
+    if (shape[q->op].has_line) {
+        rest.line = 0;
+        return line_ok(n->line) && memcmp(&rest, &none, sizeof none) == 0;
+    }
+    if (!shape[q->op].is_network)
+        return memcmp(n, &none, sizeof none) == 0;
+    if (n->line != 0 || memcmp(n->reserved, none.reserved, sizeof n->reserved) != 0)
+        return false;
+    bool ranged = n->synthetic_prefix != 0 || memcmp(n->synthetic, none.synthetic, sizeof n->synthetic) != 0;
+    return in_range(n->port, JAIL_PORT_MIN, JAIL_PORT_MAX) && (!ranged || synthetic_ok(n));
+}
+
 // What is compared as bytes must not hold padding.
+_Static_assert(sizeof(struct jail_network) == sizeof(uint32_t) + sizeof(uint16_t) + 4 + 1 + 5, "padding");
 _Static_assert(sizeof(struct jail_start) == 2 * sizeof(uint64_t) + 6 * sizeof(uint32_t) + JAIL_HOSTNAME_MAX + 1, "padding");
 
 int jail_check(const struct jail_request *request, size_t fds)
 {
     if (request->op == 0 || request->op >= JAIL_OP_EXITED || request->id == 0 || request->reserved != 0)
         return -EPROTO;
-    if (fds != shape[request->op].fds)
+    if (fds < shape[request->op].fds || fds > (size_t)shape[request->op].fds + shape[request->op].more_fds)
+        return -EPROTO;
+    if (request->start.waits != 0 && !shape[request->op].may_wait)
         return -EPROTO;
     if (!shape[request->op].uses_slot && request->slot != 0)
         return -EPROTO;
@@ -93,7 +136,7 @@ int jail_check(const struct jail_request *request, size_t fds)
     static const struct jail_start none;
     if (shape[request->op].uses_start ? !start_ok(&request->start) : memcmp(&request->start, &none, sizeof none) != 0)
         return -EPROTO;
-    return volume_ok(request) ? 0 : -EPROTO;
+    return volume_ok(request) && network_ok(request) ? 0 : -EPROTO;
 }
 
 int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[static JAIL_FDS_MAX])
@@ -120,10 +163,15 @@ int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[stat
     return 1;
 }
 
+int jail_answer_fds(int channel, const struct jail_reply *reply, const int *fds, size_t count)
+{
+    ssize_t n = fdpass_send(channel, reply, sizeof *reply, fds, count);
+    return n < 0 ? (int)n : 0;
+}
+
 int jail_answer(int channel, const struct jail_reply *reply)
 {
-    ssize_t n = fdpass_send(channel, reply, sizeof *reply, NULL, 0);
-    return n < 0 ? (int)n : 0;
+    return jail_answer_fds(channel, reply, NULL, 0);
 }
 
 // ---- the engine's half ----
@@ -168,11 +216,11 @@ static void lose(struct jail_client *c)
     c->on_lost(c->arg);
 }
 
-static void dispatch(struct jail_client *c, struct jail_reply *reply)
+static void dispatch(struct jail_client *c, struct jail_reply *reply, int *fds)
 {
     reply->detail[JAIL_DETAIL_MAX - 1] = '\0';
     if (reply->op == JAIL_OP_EXITED) {
-        c->on_exited(c->arg, reply);
+        c->on_exited(c->arg, reply, fds);
         return;
     }
     for (struct jail_pending **at = &c->pending; *at != NULL; at = &(*at)->next) {
@@ -180,7 +228,7 @@ static void dispatch(struct jail_client *c, struct jail_reply *reply)
             continue;
         struct jail_pending *p = *at;
         *at = p->next;
-        p->done(p->arg, reply);
+        p->done(p->arg, reply, fds);
         free_pending(p);
         return;
     }
@@ -239,13 +287,21 @@ static void on_channel(void *arg, uint32_t events)
         return;
     }
     struct jail_reply reply;
-    ssize_t n = fdpass_recv(c->channel, &reply, sizeof reply, NULL, NULL);
+    int fds[JAIL_REPLY_FDS_MAX];
+    size_t count = JAIL_REPLY_FDS_MAX;
+    ssize_t n = fdpass_recv(c->channel, &reply, sizeof reply, fds, &count);
     if (n == -EAGAIN)
         return;
+    if (count == FDPASS_LOST)  // it is up to the one who asked, who finds none
+        count = 0;
+    for (size_t i = n > 0 ? count : 0; i < JAIL_REPLY_FDS_MAX; i++)
+        fds[i] = -1;
     if (n != (ssize_t)sizeof reply)
         lose(c);
     else
-        dispatch(c, &reply);
+        dispatch(c, &reply, fds);
+    for (size_t i = 0; i < JAIL_REPLY_FDS_MAX; i++)
+        close_fd(&fds[i]);
 }
 
 int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, void (*on_lost)(void *arg), void *arg,

@@ -11,6 +11,14 @@
 // or for the host's kernel, and the jailer never gives one of the first kind to the second: START finds none of a machine's,
 // START_VM none of the host's.
 //
+// Networks.  A sandbox has none, or one line: a device of its own with an address of its own, whose other end is in a network
+// namespace that belongs to the jailer alone (jailer/network.h).  No packet gets from there to the host or to another sandbox,
+// whatever the rules of the host are: what leaves are connections that somebody accepts on the listening sockets which are
+// made at that end, or made through DIAL.  The engine says once which ports there are (NETWORK), and with each START which kind
+// of line it wants; addresses, devices and rules are the jailer's, from a pool that root configured.  The answer to START says
+// which addresses it became, and brings the sockets, for the broker.  A line goes with its sandbox, and is not given again
+// before the kernel has taken its devices down, which may be a moment after EXITED.
+//
 // Why fixed structs and not protobuf: a root process should parse as little as it can.
 //
 // States of a jailed sandbox: (START) -> running <-> frozen -> (STOP, or its own death) -> gone, said by an EXITED event.
@@ -28,8 +36,9 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 4,
-    JAIL_FDS_MAX = 3,           // descriptors with one request
+    JAIL_PROTOCOL_VERSION = 6,
+    JAIL_FDS_MAX = 7,           // descriptors with one request
+    JAIL_REPLY_FDS_MAX = 4,     // and with one reply
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
     JAIL_SANDBOXES_MAX = 4096,  // sandboxes at once
     JAIL_DISK_MIB_S_MAX = 1000000,
@@ -46,6 +55,10 @@ enum {
     JAIL_VOLUME_MIB_MIN = 16,  // less has no room for a journal
     JAIL_VOLUME_MIB_MAX = 1024 * 1024,
     JAIL_VOLUMES_LISTED = 16,  // in one reply
+    JAIL_PORT_MIN = 1024,      // of the broker
+    JAIL_PORT_MAX = 65535,
+    JAIL_SYNTHETIC_PREFIX_MIN = 8,
+    JAIL_SYNTHETIC_PREFIX_MAX = 24,
 };
 
 // The descriptors a started engine finds (fixed numbers, checked by it).
@@ -69,6 +82,12 @@ enum jail_op {
     JAIL_OP_KERNEL,         // what machines boot from here on; two descriptors, likewise root's: vmlinux and initramfs
     JAIL_OP_START_VM,  // start a machine; three descriptors: the monitor's ends of its control channel (SOCK_SEQPACKET), of
                        // vsock for connections to it (a listening SOCK_STREAM) and from it (SOCK_SEQPACKET)
+    JAIL_OP_CLONE_VM,  // start a machine from a snapshot of one of this shape; six descriptors: those of START_VM, and of the
+                       // snapshot state, memory and disk layer (files); a seventh: its working set.  It has no volume and no
+                       // line: no snapshot is of a machine with one
+    JAIL_OP_NETWORK,   // what lines are like from here on: see struct jail_network.  -EBUSY while a sandbox has one
+    JAIL_OP_DIAL,      // a new TCP socket from which the sandbox, and nothing else, can be connected to; its line is with
+                       // JAIL_LINE_PUBLISH.  The reply brings one descriptor, not connected, not blocking
     JAIL_OP_EXITED,    // event, jailer to engine: a sandbox and all its traces are gone
     JAIL_OP_END_,
 };
@@ -82,7 +101,8 @@ struct jail_start {
     uint32_t disk_mib_s;                   // of the disk and of the volume, each, in each direction; 0: no limit
     uint32_t disk_iops;                    // likewise
     char hostname[JAIL_HOSTNAME_MAX + 1];  // [a-z0-9-], NUL-terminated
-    uint32_t reserved;                     // 0; no byte of a request may be padding, which is compared, too
+    uint32_t waits;  // CLONE_VM: 1, it is built and waits to be claimed; else 0.  No byte of a request may be padding, which is
+                     // compared, too
 };
 
 struct jail_volume {
@@ -92,6 +112,25 @@ struct jail_volume {
     uint32_t reserved;           // 0
 };
 
+// Bits of jail_network.line: which line a sandbox gets.  None: no device at all.
+//   PROXY        TCP to the broker's port at the host's end
+//   TRANSPARENT  with PROXY: also DNS there, and TCP to the synthetic range, which is redirected; a default route
+//   PUBLISH      the engine can connect to it (DIAL)
+enum {
+    JAIL_LINE_PROXY = 1,
+    JAIL_LINE_TRANSPARENT = 2,
+    JAIL_LINE_PUBLISH = 4,
+    JAIL_LINE_ALL_ = 7,
+};
+
+struct jail_network {
+    uint32_t line;             // START, START_VM: bits; else 0
+    uint16_t port;             // NETWORK: of the broker, at the host end of every line
+    uint8_t synthetic[4];      // NETWORK: first address of the synthetic range (wire/broker.h), network order; outside the pool
+    uint8_t synthetic_prefix;  // NETWORK: its length in bits, or 0: no line is transparent
+    uint8_t reserved[5];       // 0
+};
+
 struct jail_request {
     uint32_t op;
     uint32_t id;    // chosen by the engine, echoed
@@ -99,6 +138,13 @@ struct jail_request {
     uint32_t reserved;
     struct jail_start start;
     struct jail_volume volume;
+    struct jail_network network;
+};
+
+// What a sandbox's line became; all zero: it has none.
+struct jail_line {
+    uint8_t host[4], guest[4];  // addresses of its two ends, network order, both in one network of `prefix` bits
+    uint32_t prefix;
 };
 
 struct jail_stats {
@@ -120,6 +166,9 @@ struct jail_reply {
     struct jail_stats stats;
     char detail[JAIL_DETAIL_MAX];  // which step failed, for the log and the operator
     uint8_t volumes[JAIL_VOLUMES_LISTED][JAIL_VOLUME_ID];
+    // START, START_VM.  With PROXY come descriptors, in the order of enum broker_fd (wire/broker.h): the proxy's listener, and
+    // with TRANSPARENT also the listener for what is redirected and both of DNS.
+    struct jail_line line;
 };
 
 // Whether there is an id: not all zero.
@@ -136,11 +185,15 @@ int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[stat
 int jail_check(const struct jail_request *request, size_t fds);
 // Answers; `reply->detail` is cut to fit.  0 or a negative errno.
 int jail_answer(int channel, const struct jail_reply *reply);
+// The same with descriptors, which stay the caller's.
+int jail_answer_fds(int channel, const struct jail_reply *reply, const int *fds, size_t count);
 
 // ---- the engine's half ----
 
 struct jail_client;
-typedef void jail_done_fn(void *arg, const struct jail_reply *reply);
+// `fds`: JAIL_REPLY_FDS_MAX descriptors that came along, -1 behind the last.  What is taken (take_fd) is the taker's; the rest
+// is closed when this returns.
+typedef void jail_done_fn(void *arg, const struct jail_reply *reply, int *fds);
 
 // Takes over `channel` on success.  `on_exited` gets EXITED events; `on_lost` is called once if the jailer goes away.
 // Everything runs on `loop`'s thread.
@@ -148,8 +201,8 @@ int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, voi
                     struct jail_client **ret_client);
 struct jail_client *jail_client_free(struct jail_client *client);
 
-// Sends a request (op, slot, start and volume are filled in by the caller; id is chosen here) with `fd` or -1, which stays the
-// caller's.  `done` is called exactly once, later, unless a negative errno is returned or the client is freed.
+// Sends a request (op, slot, start, volume and network are filled in by the caller; id is chosen here) with `fd` or -1, which
+// stays the caller's.  `done` is called exactly once, later, unless a negative errno is returned or the client is freed.
 int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg);
 // The same with any number of descriptors.
 int jail_call_fds(struct jail_client *client, struct jail_request *request, const int *fds, size_t count, jail_done_fn *done,

@@ -34,6 +34,7 @@ struct stream {
     size_t attached_count;
     bool held;
     bool ended;
+    bool hangs_up;     // the kernel says when the peer has closed altogether
     bool half_closed;  // the peer sends no more
     bool finishing;
     bool discarding;  // a frame was too long: what still comes is thrown away
@@ -43,6 +44,14 @@ struct stream {
 };
 
 static void on_event(void *arg, uint32_t events);
+
+// A socket over vsock looks the same, to poll, whether its peer has shut down its sending side or has closed.
+static bool hangs_up(int fd)
+{
+    int domain = AF_UNIX;
+    socklen_t n = sizeof domain;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || domain != AF_VSOCK;
+}
 
 int stream_new(struct loop *loop, int fd, const struct stream_limits *limits, const struct stream_handler *handler, void *arg,
                struct stream **ret_stream)
@@ -56,6 +65,7 @@ int stream_new(struct loop *loop, int fd, const struct stream_limits *limits, co
                          .arg = arg,
                          .in = BUF_INIT(FRAME_HEAD + limits->frame_max + READ_STEP),
                          .out = BUF_INIT(limits->queue_max)};
+    s->hangs_up = hangs_up(fd);
     int flags = fcntl(fd, F_GETFL);
     int r = flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
     if (r == 0)
@@ -105,6 +115,9 @@ static void update_interest(struct stream *s)
         return;
     // A socket is nearly always writable: asking for EPOLLOUT brings us back from the loop to deliver what waits.
     uint32_t events = (s->held || s->half_closed ? 0 : EPOLLIN) | (stream_queued(s) > 0 || s->redeliver ? EPOLLOUT : 0);
+    // At its end a socket is readable for ever: only what changes is of interest, to ask peer_gone again.
+    if (s->half_closed && !s->hangs_up)
+        events |= EPOLLIN | EPOLLET;
     watch_set(s->watch, events);
 }
 
@@ -280,11 +293,17 @@ static void deliver(struct stream *s)
         buf_consume(&s->in, used);
 }
 
-// The peer sends no more.  A peer that has closed altogether shows as POLLHUP.
-static void at_end(struct stream *s)
+// Whether a peer that sends no more takes nothing either.  Even nothing cannot be sent to one over vsock then.
+static bool peer_gone(const struct stream *s)
 {
     struct pollfd p = {.fd = s->fd};
-    if (s->handler->on_half_close == NULL || poll(&p, 1, 0) != 0) {
+    return poll(&p, 1, 0) != 0 || (!s->hangs_up && send(s->fd, "", 0, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EAGAIN);
+}
+
+// The peer sends no more.
+static void at_end(struct stream *s)
+{
+    if (s->handler->on_half_close == NULL || peer_gone(s)) {
         end(s, 0);
         return;
     }
@@ -335,7 +354,7 @@ static void on_event(void *arg, uint32_t events)
     if (!s->ended && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
         if (!s->held && !s->half_closed)
             fill(s);
-        else if ((events & (EPOLLHUP | EPOLLERR)) != 0)
+        else if ((events & (EPOLLHUP | EPOLLERR)) != 0 || (s->half_closed && peer_gone(s)))
             end(s, 0);
     }
     s->in_callback = false;

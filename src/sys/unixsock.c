@@ -22,9 +22,9 @@ static int address_of(int dir_fd, const char *name, struct sockaddr_un *ret_addr
     return 0;
 }
 
-static int new_socket(int *ret_fd)
+static int new_socket(int type, int *ret_fd)
 {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
     *ret_fd = fd;
@@ -47,7 +47,7 @@ static int remove_stale(const struct sockaddr_un *address)
     if (lstat(address->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
         return -EADDRINUSE;
     cleanup_fd int probe = -1;
-    int r = new_socket(&probe);
+    int r = new_socket(SOCK_STREAM, &probe);
     if (r < 0)
         return r;
     // EAGAIN is a listener whose backlog is full: alive.
@@ -63,7 +63,7 @@ int unixsock_listen(int dir_fd, const char *name, mode_t mode, int *ret_fd)
     if (r < 0)
         return r;
     cleanup_fd int fd = -1;
-    r = new_socket(&fd);
+    r = new_socket(SOCK_STREAM, &fd);
     if (r < 0)
         return r;
     r = bind_with_mode(fd, &address, mode);
@@ -83,6 +83,22 @@ int unixsock_listen(int dir_fd, const char *name, mode_t mode, int *ret_fd)
 int unixsock_unlink(int dir_fd, const char *name)
 {
     return unlinkat(name[0] == '/' ? AT_FDCWD : dir_fd, name, 0) < 0 ? -errno : 0;
+}
+
+int unixsock_dial(int dir_fd, const char *name, int type, int *ret_fd)
+{
+    struct sockaddr_un address;
+    int r = address_of(dir_fd, name, &address);
+    if (r < 0)
+        return r;
+    cleanup_fd int fd = -1;
+    r = new_socket(type, &fd);
+    if (r < 0)
+        return r;
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
+        return -errno;
+    *ret_fd = take_fd(&fd);
+    return 0;
 }
 
 int unixsock_accept(int listener, int *ret_fd, struct ucred *ret_peer)

@@ -1,4 +1,4 @@
-// Listening Unix stream sockets.
+// Unix sockets by name: listening ones, and connections.
 #ifndef SYS_UNIXSOCK_H
 #define SYS_UNIXSOCK_H
 
@@ -14,6 +14,10 @@ int unixsock_listen(int dir_fd, const char *name, mode_t mode, int *ret_fd);
 
 // Removes the file of a listening socket; 0 or a negative errno.
 int unixsock_unlink(int dir_fd, const char *name);
+
+// A non-blocking, close-on-exec connection to `name` (as above), of `type` SOCK_STREAM or SOCK_SEQPACKET.  Never waits: -EAGAIN
+// when so many wait there already.
+int unixsock_dial(int dir_fd, const char *name, int type, int *ret_fd);
 
 // One waiting connection, non-blocking and close-on-exec, and who is on the other side.  -EAGAIN when there is none.
 int unixsock_accept(int listener, int *ret_fd, struct ucred *ret_peer);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES_MAX = 5, GUEST_CID = 3 };
+enum { GUEST_CID = 3 };
 #define MIB (UINT64_C(1) << 20)
 
 struct devices {
@@ -23,6 +23,7 @@ struct devices {
     struct disk *volume;
     struct block *volume_block;
     struct machine_device list[DEVICES_MAX];
+    struct virtio_mmio *mmio[DEVICES_MAX];
     size_t count;
 };
 
@@ -38,7 +39,8 @@ static void mmio_write(void *arg, uint32_t offset, const void *data, uint32_t le
 
 static void add(struct devices *d, struct virtio_mmio *mmio)
 {
-    struct machine_device *device = &d->list[d->count++];
+    struct machine_device *device = &d->list[d->count];
+    d->mmio[d->count++] = mmio;
     *device = (struct machine_device){
         .read = mmio_read,
         .write = mmio_write,
@@ -50,13 +52,21 @@ static void add(struct devices *d, struct virtio_mmio *mmio)
         device->notify_fd[i] = virtio_mmio_notify_fd(mmio, i);
 }
 
+static void limit_speed(struct block_config *block, const struct options *o)
+{
+    block->bytes_per_s = o->disk_mib_s * MIB;
+    block->ops_per_s = o->disk_iops;
+}
+
 static int make_block(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
 {
-    const struct disk_config disk = {.base = o->disk, .delta = o->delta, .bytes = o->disk_mib * MIB};
+    const struct disk_config disk = {
+        .base = o->disk, .layer = o->layer >= 0 ? o->layer : 0, .delta = o->delta, .bytes = o->disk_mib * MIB};
     int r = disk_open(&disk, &d->disk);
     if (r < 0)
         return r;
-    const struct block_config block = {.disk = d->disk, .id = "sandbox"};
+    struct block_config block = {.disk = d->disk, .id = "sandbox"};
+    limit_speed(&block, o);
     r = block_new(loop, memory, &block, &d->block);
     if (r == 0)
         add(d, block_mmio(d->block));
@@ -69,7 +79,8 @@ static int make_volume(struct devices *d, struct loop *loop, const struct guest_
     int r = disk_open(&disk, &d->volume);
     if (r < 0)
         return r;
-    const struct block_config block = {.disk = d->volume, .id = "volume"};
+    struct block_config block = {.disk = d->volume, .id = "volume"};
+    limit_speed(&block, o);
     r = block_new(loop, memory, &block, &d->volume_block);
     if (r == 0)
         add(d, block_mmio(d->volume_block));
@@ -181,4 +192,61 @@ const struct machine_device *devices_list(const struct devices *devices, size_t 
 int devices_resize_disk(struct devices *devices, uint64_t bytes)
 {
     return devices->block != NULL ? block_grow(devices->block, bytes) : -ENODEV;
+}
+
+int devices_save(struct devices *devices, struct devices_state *ret_state)
+{
+    struct devices_state state = {.count = (uint32_t)devices->count};
+    for (size_t i = 0; i < devices->count; i++) {
+        struct virtio_mmio_report report;
+        virtio_mmio_report(devices->mmio[i], &report);
+        state.device[i].id = report.device_id;
+        int r = virtio_mmio_save(devices->mmio[i], &state.device[i].transport);
+        if (r < 0)
+            return r;
+    }
+    if (devices->disk != NULL)
+        state.disk_bytes = disk_bytes(devices->disk);
+    state.has_vsock = devices->vsock != NULL;
+    if (devices->vsock != NULL)
+        vsock_save(devices->vsock, &state.vsock);
+    *ret_state = state;
+    return 0;
+}
+
+static int check_alike(const struct devices *d, const struct devices_state *state, struct err *err)
+{
+    uint64_t bytes = d->disk != NULL ? disk_bytes(d->disk) : 0;
+    if (state->count != d->count)
+        return err_set(err, -EBADMSG, "the snapshot has %u devices, this machine %zu", state->count, d->count);
+    for (size_t i = 0; i < d->count; i++) {
+        struct virtio_mmio_report report;
+        virtio_mmio_report(d->mmio[i], &report);
+        if (state->device[i].id != report.device_id)
+            return err_set(err, -EBADMSG, "device %zu of the snapshot is of another kind", i);
+    }
+    if (state->disk_bytes != bytes)
+        return err_set(err, -EBADMSG, "the snapshot's disk has %llu bytes, this machine's %llu",
+                       (unsigned long long)state->disk_bytes, (unsigned long long)bytes);
+    return (state->has_vsock != 0) == (d->vsock != NULL) ? 0
+                                                         : err_set(err, -EBADMSG, "only one of snapshot and machine has vsock");
+}
+
+int devices_restore(struct devices *devices, const struct devices_state *state, struct err *err)
+{
+    int r = check_alike(devices, state, err);
+    if (r < 0)
+        return r;
+    // Before its queues are looked at.
+    if (devices->vsock != NULL && vsock_restore(devices->vsock, &state->vsock) < 0)
+        return err_set(err, -EBADMSG, "the snapshot's vsock state makes no sense");
+    for (size_t i = 0; i < devices->count; i++)
+        if (virtio_mmio_restore(devices->mmio[i], &state->device[i].transport) < 0)
+            return err_set(err, -EBADMSG, "the snapshot's state of device %zu makes no sense", i);
+    return 0;
+}
+
+int devices_copy_delta(struct devices *devices, int fd)
+{
+    return devices->disk != NULL ? disk_copy_delta(devices->disk, fd) : -ENODEV;
 }

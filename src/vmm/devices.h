@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "sys/loop.h"
+#include "vmm/devices_state.h"
 #include "vmm/machine.h"
 #include "vmm/options.h"
 
@@ -18,6 +19,13 @@ struct devices *devices_free(struct devices *devices);
 
 // For the machine; the array lives as long as `devices`.
 const struct machine_device *devices_list(const struct devices *devices, size_t *ret_count);
+
+// For a snapshot, while no vCPU runs.  0, or -EBUSY while requests are in flight.
+int devices_save(struct devices *devices, struct devices_state *ret_state);
+// Into devices that were made alike and that no driver has used.  0, or -EBADMSG with a sentence in *err.
+int devices_restore(struct devices *devices, const struct devices_state *state, struct err *err);
+// What the disk differs from its base by, to the empty file `fd`.  0 or a negative errno.
+int devices_copy_delta(struct devices *devices, int fd);
 
 // Makes the disk larger, and tells the guest.  0, -ENODEV without a disk, or what disk_grow says.
 int devices_resize_disk(struct devices *devices, uint64_t bytes);

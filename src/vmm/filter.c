@@ -124,6 +124,22 @@ static int allow_devices_details(scmp_filter_ctx ctx)
     return r;
 }
 
+// Saving a parked machine, and setting a restored one's clocks.  Nothing that could change what a running guest is or has.
+static const unsigned long snapshot_requests[] = {
+    KVM_CHECK_EXTENSION, KVM_GET_MSR_INDEX_LIST, KVM_GET_MP_STATE, KVM_GET_REGS,      KVM_GET_SREGS,
+    KVM_GET_XSAVE,       KVM_GET_XSAVE2,         KVM_GET_XCRS,     KVM_GET_DEBUGREGS, KVM_GET_LAPIC,
+    KVM_GET_MSRS,        KVM_GET_VCPU_EVENTS,    KVM_GET_TSC_KHZ,  KVM_GET_CPUID2,    KVM_GET_IRQCHIP,
+    KVM_GET_CLOCK,       KVM_SET_CLOCK,          KVM_SET_MSRS,     KVM_KVMCLOCK_CTRL,
+};
+
+static int allow_snapshots(scmp_filter_ctx ctx)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < sizeof snapshot_requests / sizeof snapshot_requests[0]; i++)
+        r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_EQ, snapshot_requests[i]));
+    return r;
+}
+
 static int add_rules(scmp_filter_ctx ctx, enum filter_kind kind)
 {
     int r = allow_kvm_run(ctx);
@@ -132,7 +148,9 @@ static int add_rules(scmp_filter_ctx ctx, enum filter_kind kind)
     if (kind == FILTER_VCPU)
         return allow_all(ctx, vcpu_calls, sizeof vcpu_calls / sizeof vcpu_calls[0]);
     r = allow_all(ctx, devices_calls, sizeof devices_calls / sizeof devices_calls[0]);
-    return r < 0 ? r : allow_devices_details(ctx);
+    if (r == 0)
+        r = allow_devices_details(ctx);
+    return r < 0 ? r : allow_snapshots(ctx);
 }
 
 // libseccomp writes a program to a descriptor only.
@@ -164,7 +182,10 @@ int filter_compile(enum filter_kind kind, struct sock_fprog *ret_program)
     scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_KILL_PROCESS);
     if (ctx == NULL)
         return -ENOMEM;
-    int r = add_rules(ctx, kind);
+    // By default, calls of another table would end their thread only.
+    int r = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+    if (r == 0)
+        r = add_rules(ctx, kind);
     if (r == 0)
         r = export_program(ctx, ret_program);
     seccomp_release(ctx);

@@ -1,8 +1,9 @@
 // Which system calls the monitor's threads have left once the guest runs.  Anything else ends the process.
 //
 // Two lists.  FILTER_DEVICES is for the loop's thread and a disk's worker: reading, writing and passing descriptors they hold,
-// memory without execution, waiting.  No path can be opened, no socket but a local pair be made, no process or thread started.
-// FILTER_VCPU is for a thread that runs the guest: KVM_RUN, locks, eventfds, the return from a signal; nothing else.
+// memory without execution, waiting, reading a parked machine's state out of KVM.  No path can be opened, no socket but a local
+// pair be made, no process or thread started. FILTER_VCPU is for a thread that runs the guest: KVM_RUN, locks, eventfds, the
+// return from a signal; nothing else.
 //
 // Order: all threads exist and are parked; the devices' filter is put on all of them at once; then each vCPU thread puts its
 // own on top, which is why the first leaves seccomp(2) itself.

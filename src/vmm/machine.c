@@ -17,6 +17,7 @@ struct machine {
     struct bus ports, mmio;
     int serial_irq_fd;
     int ended_fd;
+    struct vcpu_state_abilities can;
     struct serial *serial;
     struct power power;
     struct processors *processors;
@@ -27,12 +28,22 @@ static int kvm_err(struct err *err, int r, const struct kvm_failure *failure)
     if (failure->missing != NULL)
         return err_set(err, r, "this host's KVM lacks %s; a newer kernel or a host with hardware virtualisation is needed",
                        failure->missing);
+    if (failure->msr != 0)
+        return err_set(err, r, "KVM refuses the snapshot's value of the register 0x%x", failure->msr);
     if (failure->call != 0)
         return err_set(err, r, "%s failed: %s", kvm_call_name(failure->call), strerror(-r));
     return err_set(err, r, "cannot make the virtual machine: %s", strerror(-r));
 }
 
-static int make_vcpus(struct machine *m, struct err *err)
+static int new_vcpus(struct machine *m, struct kvm_failure *failure)
+{
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < m->config.vcpus; i++)
+        r = vcpu_new(m->vm, i, failure, &m->vcpus[i]);
+    return r;
+}
+
+static int start_vcpus(struct machine *m, struct err *err)
 {
     struct kvm_failure failure = {0};
     cleanup_free struct cpuid_table *supported = calloc(2, sizeof *supported);
@@ -40,14 +51,29 @@ static int make_vcpus(struct machine *m, struct err *err)
         return kvm_err(err, -ENOMEM, &failure);
     struct cpuid_table *table = &supported[1];
     int r = vm_supported_cpuid(m->vm, supported, &failure);
-    for (unsigned i = 0; r == 0 && i < m->config.vcpus; i++)
-        r = vcpu_new(m->vm, i, &failure, &m->vcpus[i]);
+    if (r == 0)
+        r = new_vcpus(m, &failure);
     for (unsigned i = 0; r == 0 && i < m->config.vcpus; i++) {
         cpuid_filter(supported, m->config.vcpus, i, table);
         r = vcpu_prepare(m->vcpus[i], table, &failure);
     }
     if (r == 0)
         r = vcpu_enter_at(m->vcpus[0], m->config.entry, &failure);
+    return r < 0 ? kvm_err(err, r, &failure) : 0;
+}
+
+// All vCPUs exist before the first gets its state: interrupts of one may be addressed to another.
+static int restore_vcpus(struct machine *m, struct err *err)
+{
+    struct kvm_failure failure = {0};
+    const struct machine_state *state = m->config.state;
+    int r = vcpu_state_ask(m->vm, &m->can, &failure);
+    if (r == 0)
+        r = new_vcpus(m, &failure);
+    for (unsigned i = 0; r == 0 && i < m->config.vcpus; i++)
+        r = vcpu_write_state(m->vcpus[i], &m->can, &state->vcpu[i], &failure);
+    if (r == 0)
+        r = vm_write_chips(m->vm, state, &failure);
     return r < 0 ? kvm_err(err, r, &failure) : 0;
 }
 
@@ -88,6 +114,8 @@ static int make_devices(struct machine *m, struct err *err)
         r = vm_irqfd(m->vm, m->serial_irq_fd, LAYOUT_SERIAL_GSI, &failure);
     for (unsigned i = 0; r >= 0 && i < m->config.device_count; i++)
         r = connect_device(m, i, &failure);
+    if (r >= 0 && m->config.state != NULL)
+        r = serial_restore(m->serial, &m->config.state->serial);
     return r < 0 ? kvm_err(err, r, &failure) : 0;
 }
 
@@ -112,7 +140,7 @@ static int build(struct machine *m, struct err *err)
     int r = vm_new(c->ops, c->kvm, c->memory, c->vcpus, &failure, &m->vm);
     if (r < 0)
         return kvm_err(err, r, &failure);
-    r = make_vcpus(m, err);
+    r = c->state != NULL ? restore_vcpus(m, err) : start_vcpus(m, err);
     if (r == 0)
         r = make_devices(m, err);
     return r == 0 ? make_threads(m, err) : r;
@@ -120,7 +148,8 @@ static int build(struct machine *m, struct err *err)
 
 int machine_new(const struct machine_config *config, struct machine **ret_machine, struct err *err)
 {
-    if (config->vcpus == 0 || config->vcpus > LAYOUT_VCPUS_MAX || config->device_count > LAYOUT_VIRTIO_MAX)
+    if (config->vcpus == 0 || config->vcpus > LAYOUT_VCPUS_MAX || config->device_count > LAYOUT_VIRTIO_MAX ||
+        (config->state != NULL && config->state->vcpus != config->vcpus))
         return err_set(err, -EINVAL, "a machine has 1 to %d vCPUs and at most %d devices", LAYOUT_VCPUS_MAX, LAYOUT_VIRTIO_MAX);
     struct machine *m = calloc(1, sizeof *m);
     if (m == NULL)
@@ -148,6 +177,43 @@ struct machine *machine_free(struct machine *machine)
     close_fd(&machine->ended_fd);
     free(machine);
     return NULL;
+}
+
+int machine_save(struct machine *machine, struct machine_state *ret_state, struct err *err)
+{
+    struct kvm_failure failure = {0};
+    struct machine_state state;
+    int r = machine_state_new(machine->config.vcpus, &state);
+    if (r < 0)
+        return err_set(err, r, "out of memory");
+    r = vcpu_state_ask(machine->vm, &machine->can, &failure);
+    for (unsigned i = 0; r == 0 && i < state.vcpus; i++)
+        r = vcpu_read_state(machine->vm, machine->vcpus[i], &machine->can, &state.vcpu[i], &failure);
+    if (r == 0)
+        r = vm_read_clock(machine->vm, &state, &failure);
+    if (r == 0)
+        r = vm_read_chips(machine->vm, &state, &failure);
+    if (r < 0) {
+        machine_state_free(&state);
+        return kvm_err(err, r, &failure);
+    }
+    serial_save(machine->serial, &state.serial);
+    *ret_state = state;
+    return 0;
+}
+
+int machine_start_time(struct machine *machine, struct err *err)
+{
+    const struct machine_state *state = machine->config.state;
+    struct kvm_failure failure = {0};
+    if (state == NULL)
+        return 0;
+    int r = vm_write_clock(machine->vm, state, &failure);
+    for (unsigned i = 0; r == 0 && i < state->vcpus; i++)
+        r = vcpu_write_time(machine->vcpus[i], &state->vcpu[i], &failure);
+    for (unsigned i = 0; r == 0 && i < state->vcpus; i++)
+        r = vcpu_tell_stopped(machine->vcpus[i], &failure);
+    return r < 0 ? kvm_err(err, r, &failure) : 0;
 }
 
 struct processors *machine_processors(struct machine *machine)

@@ -1,8 +1,10 @@
 // sandbox-vmm: one microVM, one process.  Builds the machine from descriptors it was handed, gives up every system call it does
 // not need, runs the guest, and ends with it.
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json_out.h"
 #include "base/log.h"
+#include "sys/host_identity.h"
 #include "vmm/boot/load.h"
 #include "vmm/control.h"
 #include "vmm/devices.h"
@@ -10,7 +12,13 @@
 #include "vmm/machine.h"
 #include "vmm/options.h"
 #include "vmm/probe.h"
+#include "vmm/snapshot/pages.h"
+#include "vmm/snapshot/restore.h"
+#include "vmm/snapshot/save.h"
+#include "vmm/snapshot/working_set.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +39,12 @@ struct program {
     struct control *control;
     struct sock_fprog devices_filter;
     struct sock_fprog vcpu_filter;
+    struct host_identity host;
+    struct snapshot snapshot;  // that it begins with, if it does
+    int pagemap;               // or -1
 };
+
+// ---- what the control line asks for ----
 
 static int resize_disk(void *arg, uint64_t bytes)
 {
@@ -39,16 +52,127 @@ static int resize_disk(void *arg, uint64_t bytes)
     return devices_resize_disk(p->devices, bytes);
 }
 
+static int write_snapshot(void *arg, const int *fds, size_t count, struct err *err)
+{
+    struct program *p = arg;
+    if (p->pagemap < 0)
+        return err_set(err, -ENOTSUP, "this monitor was given no --proc, without which it writes no snapshot");
+    if (p->options.volume >= 0)
+        return err_set(err, -ENOTSUP,
+                       "a machine with a volume is not saved: others will have written to it before a clone does");
+    if ((count == VMM_REQUEST_FDS_MAX) != (p->options.delta >= 0))
+        return err_set(err, -EINVAL, "a snapshot of this machine needs %s file for its disk",
+                       p->options.delta >= 0 ? "a third" : "no third");
+    const struct save_source source = {
+        .machine = p->machine,
+        .devices = p->devices,
+        .memory = p->memory,
+        .vcpus = p->options.vcpus,
+        .pagemap = p->pagemap,
+        .host = &p->host,
+    };
+    const struct save_files files = {.state = fds[0], .memory = fds[1], .delta = p->options.delta >= 0 ? fds[2] : -1};
+    return save_machine(&source, &files, err);
+}
+
+static int record_working_set(void *arg, int fd)
+{
+    struct program *p = arg;
+    return p->pagemap < 0 ? -ENOTSUP : working_set_record(p->memory, p->pagemap, fd);
+}
+
+static int count_pages(void *arg, struct vmm_stats *stats)
+{
+    struct program *p = arg;
+    struct page_counts counts = {0};
+    int r = p->pagemap < 0 ? 0 : pages_count(p->memory, p->pagemap, &counts);
+    stats->pages_present = counts.present;
+    stats->pages_own = counts.own;
+    return r;
+}
+
+static const struct control_handler control_handler = {
+    .resize = resize_disk, .snapshot = write_snapshot, .record_working_set = record_working_set, .count_pages = count_pages};
+
+// ---- building ----
+
+static bool is_restored(const struct program *p)
+{
+    return p->options.state >= 0;
+}
+
+// The only path this program ever opens; the folder is closed at once.
+static int open_pagemap(struct program *p)
+{
+    p->pagemap = -1;
+    if (p->options.proc < 0)
+        return 0;
+    p->pagemap = openat(p->options.proc, "self/pagemap", O_RDONLY | O_CLOEXEC);
+    int r = p->pagemap < 0 ? -errno : 0;
+    close_fd(&p->options.proc);
+    return r;
+}
+
 static int make_parts(struct program *p, struct err *err)
 {
     int r = loop_new(&p->loop);
     if (r == 0)
-        r = guest_memory_new(p->options.memory_mib * MIB, &p->memory);
+        r = open_pagemap(p);
+    if (r == 0)
+        r = host_identity_get(&p->host);
     if (r == 0)
         r = filter_compile(FILTER_DEVICES, &p->devices_filter);
     if (r == 0)
         r = filter_compile(FILTER_VCPU, &p->vcpu_filter);
     return r < 0 ? err_set(err, r, "cannot start: %s", strerror(-r)) : 0;
+}
+
+static int check_shape(const struct program *p, struct err *err)
+{
+    const struct snapshot_shape *s = &p->snapshot.shape;
+    if (s->memory_bytes != p->options.memory_mib * MIB || s->vcpus != p->options.vcpus)
+        return err_set(err, -EBADMSG, "the snapshot is of a machine with %llu MiB and %u vCPUs, not %llu and %u",
+                       (unsigned long long)(s->memory_bytes / MIB), s->vcpus, (unsigned long long)p->options.memory_mib,
+                       p->options.vcpus);
+    return 0;
+}
+
+static int make_memory(struct program *p, struct err *err)
+{
+    uint64_t bytes = p->options.memory_mib * MIB;
+    if (!is_restored(p)) {
+        int r = guest_memory_new(bytes, &p->memory);
+        return r < 0 ? err_set(err, r, "cannot make the guest's memory: %s", strerror(-r)) : 0;
+    }
+    int r = restore_read(p->options.state, &p->host, &p->snapshot, err);
+    if (r == 0)
+        r = check_shape(p, err);
+    if (r == 0 && (r = guest_memory_map(bytes, p->options.memory, &p->memory)) < 0)
+        err_set(err, r, "the snapshot's memory cannot be used: %s",
+                r == -EBADMSG ? "it does not have the machine's size, or is not sealed" : strerror(-r));
+    if (r == 0 && p->options.working_set >= 0) {
+        struct err why;
+        r = working_set_prefetch(p->memory, p->options.working_set, &why);
+        if (r < 0)
+            err_set(err, r, "the snapshot's working set cannot be used: %s", why.text);
+    }
+    return r;
+}
+
+static int load(struct program *p, struct machine_config *config, struct err *err)
+{
+    if (is_restored(p)) {
+        config->state = &p->snapshot.machine;
+        return 0;
+    }
+    const struct boot_image image = {
+        .kernel = p->options.kernel,
+        .initramfs = p->options.initramfs,
+        .cmdline = p->options.cmdline,
+        .vcpus = p->options.vcpus,
+        .virtio = (unsigned)config->device_count,
+    };
+    return boot_load(&image, p->memory, &config->entry, err);
 }
 
 static int make_machine(struct program *p, struct err *err)
@@ -64,35 +188,37 @@ static int make_machine(struct program *p, struct err *err)
     if (r < 0)
         return r;
     config.devices = devices_list(p->devices, &config.device_count);
-    const struct boot_image image = {
-        .kernel = p->options.kernel,
-        .initramfs = p->options.initramfs,
-        .cmdline = p->options.cmdline,
-        .vcpus = p->options.vcpus,
-        .virtio = (unsigned)config.device_count,
-    };
-    r = boot_load(&image, p->memory, &config.entry, err);
-    return r < 0 ? r : machine_new(&config, &p->machine, err);
+    r = load(p, &config, err);
+    if (r == 0)
+        r = machine_new(&config, &p->machine, err);
+    // Only now: they interrupt the guest, which needs its interrupt chips for that.
+    return r == 0 && is_restored(p) ? devices_restore(p->devices, &p->snapshot.devices, err) : r;
 }
 
 static int start(struct program *p, struct err *err)
 {
-    const struct control_config config = {
-        .loop = p->loop, .channel = p->options.control, .machine = p->machine, .resize = resize_disk, .arg = p};
+    const struct control_config config = {.loop = p->loop,
+                                          .channel = p->options.control,
+                                          .machine = p->machine,
+                                          .waits = p->options.waits,
+                                          .handler = &control_handler,
+                                          .arg = p};
     int r = control_new(&config, &p->control);
     if (r == 0)
         r = filter_install(&p->devices_filter, FILTER_ALL_THREADS);
-    if (r == 0)
-        r = control_start(p->control);
-    return r < 0 ? err_set(err, r, "cannot start the guest: %s", strerror(-r)) : 0;
+    if (r < 0)
+        return err_set(err, r, "cannot start the guest: %s", strerror(-r));
+    return control_start(p->control, err);
 }
 
 static int run(struct program *p)
 {
     struct err err = {0};
     signal(SIGPIPE, SIG_IGN);
-    prctl(PR_SET_DUMPABLE, 0);  // the guest's memory is nobody else's business
     int r = make_parts(p, &err);
+    prctl(PR_SET_DUMPABLE, 0);  // the guest's memory is nobody else's business; what is in /proc is root's from here on
+    if (r == 0)
+        r = make_memory(p, &err);
     if (r == 0)
         r = make_machine(p, &err);
     if (r == 0)

@@ -1,6 +1,7 @@
 #include "vmm/options.h"
 
 #include "base/num.h"
+#include "sys/jail.h"
 #include "wire/vmm.h"
 
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 
 static const char help[] =
     "Usage: sandbox-vmm --control FD --kvm FD --kernel FD --memory-mib N --vcpus N --cmdline TEXT [OPTION]...\n"
+    "       sandbox-vmm --control FD --kvm FD --state FD --memory FD --memory-mib N --vcpus N [OPTION]...\n"
     "       sandbox-vmm --probe --kvm FD\n"
     "\n"
     "Runs one microVM on KVM and ends with it.  Opens nothing itself: each FD is the number of a descriptor that the\n"
@@ -25,17 +27,25 @@ static const char help[] =
     "  --kernel FD       an uncompressed Linux kernel (vmlinux, ELF)\n"
     "  --initramfs FD    its initial file system\n"
     "  --cmdline TEXT    its command line, at most 2047 bytes\n"
+    "  --state FD        instead of a kernel: the state of a snapshot, which must be of a machine of this shape\n"
+    "  --memory FD       and its memory: a sealed memfd, or a file that never changes again\n"
+    "  --working-set FD  and which pages of it to fetch ahead\n"
+    "  --wait            run only when asked to (CLAIM)\n"
     "  --memory-mib N    128 to 65536, even\n"
     "  --vcpus N         1 to 32\n"
     "  --disk FD         a file, the read-only base of the disk\n"
+    "  --layer FD        a file, what a snapshot's disk differs from the base by; read only\n"
     "  --delta FD        a file, what the guest changes of it; without it the disk is read-only\n"
     "  --disk-mib N      the disk's size, if it is larger than the base\n"
-    "  --volume FD       a file, a second disk that the guest reads and writes as it is\n"
+    "  --disk-mib-s N    MiB a second, read and written each, from each disk at most\n"
+    "  --disk-iops N     likewise requests a second\n"
+    "  --volume FD       a file, a second disk that the guest reads and writes as it is; not with --state\n"
     "  --vsock FD        a listening Unix socket: each connection is one to a port of the guest\n"
     "  --vsock-out FD    a SOCK_SEQPACKET socket that gets the guest's own connections\n"
     "  --vsock-port N    a port the guest may connect to; may be given 16 times\n"
     "  --net FD          a tap device\n"
     "  --mac ADDRESS     the guest's address on it (default 02:00:00:00:00:02)\n"
+    "  --proc FD         a folder of /proc, to count and list pages of the guest's memory; needed for snapshots\n"
     "  --probe           say whether this KVM can run a stock kernel, as one line of JSON\n"
     "  --help, --version\n"
     "\n"
@@ -50,9 +60,17 @@ enum {
     OPT_MEMORY,
     OPT_VCPUS,
     OPT_DISK,
+    OPT_LAYER,
     OPT_DELTA,
     OPT_DISK_MIB,
+    OPT_DISK_MIB_S,
+    OPT_DISK_IOPS,
     OPT_VOLUME,
+    OPT_STATE,
+    OPT_MEMORY_FILE,
+    OPT_WORKING_SET,
+    OPT_WAIT,
+    OPT_PROC,
     OPT_VSOCK,
     OPT_VSOCK_OUT,
     OPT_VSOCK_PORT,
@@ -72,8 +90,16 @@ static const struct option long_options[] = {
     {"memory-mib", required_argument, NULL, OPT_MEMORY},
     {"vcpus", required_argument, NULL, OPT_VCPUS},
     {"disk", required_argument, NULL, OPT_DISK},
+    {"layer", required_argument, NULL, OPT_LAYER},
     {"delta", required_argument, NULL, OPT_DELTA},
+    {"state", required_argument, NULL, OPT_STATE},
+    {"memory", required_argument, NULL, OPT_MEMORY_FILE},
+    {"working-set", required_argument, NULL, OPT_WORKING_SET},
+    {"wait", no_argument, NULL, OPT_WAIT},
+    {"proc", required_argument, NULL, OPT_PROC},
     {"disk-mib", required_argument, NULL, OPT_DISK_MIB},
+    {"disk-mib-s", required_argument, NULL, OPT_DISK_MIB_S},
+    {"disk-iops", required_argument, NULL, OPT_DISK_IOPS},
     {"volume", required_argument, NULL, OPT_VOLUME},
     {"vsock", required_argument, NULL, OPT_VSOCK},
     {"vsock-out", required_argument, NULL, OPT_VSOCK_OUT},
@@ -86,7 +112,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-enum fd_kind { FD_KVM, FD_FILE, FD_FILE_WRITABLE, FD_PACKETS, FD_LISTENER, FD_TAP };
+enum fd_kind { FD_KVM, FD_FILE, FD_FILE_WRITABLE, FD_PACKETS, FD_LISTENER, FD_TAP, FD_FOLDER };
 
 static int bad(const char *option, const char *sentence, const char *value)
 {
@@ -127,6 +153,8 @@ static const char *check_fd(int fd, enum fd_kind kind)
         return is_unix_socket(fd, SOCK_SEQPACKET, false) ? NULL : "must be a connected Unix socket of type SOCK_SEQPACKET";
     case FD_LISTENER:
         return is_unix_socket(fd, SOCK_STREAM, true) ? NULL : "must be a listening Unix stream socket";
+    case FD_FOLDER:
+        return S_ISDIR(st.st_mode) ? NULL : "must be a folder";
     case FD_TAP:
     default:
         return (S_ISCHR(st.st_mode) || is_unix_socket(fd, SOCK_DGRAM, false)) && writable
@@ -197,10 +225,27 @@ static int take(int option, struct options *o)
         return take_fd_option("initramfs", FD_FILE, &o->initramfs);
     case OPT_DISK:
         return take_fd_option("disk", FD_FILE, &o->disk);
+    case OPT_LAYER:
+        return take_fd_option("layer", FD_FILE, &o->layer);
+    case OPT_STATE:
+        return take_fd_option("state", FD_FILE, &o->state);
+    case OPT_MEMORY_FILE:
+        return take_fd_option("memory", FD_FILE, &o->memory);
+    case OPT_WORKING_SET:
+        return take_fd_option("working-set", FD_FILE, &o->working_set);
+    case OPT_PROC:
+        return take_fd_option("proc", FD_FOLDER, &o->proc);
+    case OPT_WAIT:
+        o->waits = true;
+        return 0;
     case OPT_DELTA:
         return take_fd_option("delta", FD_FILE_WRITABLE, &o->delta);
     case OPT_DISK_MIB:
         return take_number("disk-mib", 1, UINT64_C(1) << (VMM_DISK_BYTES_MAX_LOG2 - 20), &o->disk_mib);
+    case OPT_DISK_MIB_S:
+        return take_number("disk-mib-s", 1, JAIL_DISK_MIB_S_MAX, &o->disk_mib_s);
+    case OPT_DISK_IOPS:
+        return take_number("disk-iops", 1, JAIL_DISK_IOPS_MAX, &o->disk_iops);
     case OPT_VOLUME:
         return take_fd_option("volume", FD_FILE_WRITABLE, &o->volume);
     case OPT_VSOCK:
@@ -236,6 +281,14 @@ static int take(int option, struct options *o)
     }
 }
 
+// What a machine begins with: a kernel or a snapshot.
+static const char *missing_beginning(const struct options *o)
+{
+    if (o->state >= 0 || o->memory >= 0)
+        return o->state < 0 ? "state" : o->memory < 0 ? "memory" : NULL;
+    return o->kernel < 0 ? "kernel" : o->cmdline == NULL ? "cmdline" : NULL;
+}
+
 static int check_whole(const struct options *o)
 {
     const char *missing = NULL;
@@ -243,20 +296,34 @@ static int check_whole(const struct options *o)
         missing = "kvm";
     else if (!o->probe && o->control < 0)
         missing = "control";
-    else if (!o->probe && o->kernel < 0)
-        missing = "kernel";
     else if (!o->probe && o->memory_mib == 0)
         missing = "memory-mib";
     else if (!o->probe && o->vcpus == 0)
         missing = "vcpus";
-    else if (!o->probe && o->cmdline == NULL)
-        missing = "cmdline";
+    else if (!o->probe)
+        missing = missing_beginning(o);
     if (missing != NULL) {
         fprintf(stderr, "sandbox-vmm: --%s is needed; see sandbox-vmm --help\n", missing);
         return -1;
     }
-    if (o->delta >= 0 && o->disk < 0) {
-        fprintf(stderr, "sandbox-vmm: --delta needs --disk, whose changes it holds; see sandbox-vmm --help\n");
+    if ((o->delta >= 0 || o->layer >= 0) && o->disk < 0) {
+        fprintf(stderr, "sandbox-vmm: --%s needs --disk, whose changes it holds; see sandbox-vmm --help\n",
+                o->delta >= 0 ? "delta" : "layer");
+        return -1;
+    }
+    if (o->state >= 0 && (o->kernel >= 0 || o->initramfs >= 0 || o->cmdline != NULL)) {
+        fprintf(stderr,
+                "sandbox-vmm: --state and --kernel (--initramfs, --cmdline) exclude each other; see sandbox-vmm --help\n");
+        return -1;
+    }
+    if (o->state >= 0 && o->volume >= 0) {
+        fprintf(stderr,
+                "sandbox-vmm: --state and --volume exclude each other, as no snapshot is of a machine with a volume; see "
+                "sandbox-vmm --help\n");
+        return -1;
+    }
+    if (o->working_set >= 0 && o->state < 0) {
+        fprintf(stderr, "sandbox-vmm: --working-set needs --state, of whose memory it is; see sandbox-vmm --help\n");
         return -1;
     }
     if (o->vsock_out >= 0 && o->vsock < 0) {
@@ -274,7 +341,12 @@ enum options_result options_parse(int argc, char **argv, struct options *ret_opt
         .kernel = -1,
         .initramfs = -1,
         .disk = -1,
+        .layer = -1,
         .delta = -1,
+        .state = -1,
+        .memory = -1,
+        .working_set = -1,
+        .proc = -1,
         .vsock = -1,
         .vsock_out = -1,
         .net = -1,

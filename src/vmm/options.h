@@ -12,8 +12,12 @@ struct options {
     bool probe;
     int kvm;
     // -1: not given.
-    int control, kernel, initramfs, disk, delta, vsock, vsock_out, net, volume;
-    uint64_t disk_mib;  // 0: as large as the base
+    int control, kernel, initramfs, disk, layer, delta, vsock, vsock_out, net, volume;
+    int state, memory, working_set;  // of a snapshot
+    int proc;
+    bool waits;
+    uint64_t disk_mib;               // 0: as large as the base
+    uint64_t disk_mib_s, disk_iops;  // of the disk and of the volume, each; 0: no limit
     uint64_t memory_mib;
     unsigned vcpus;
     const char *cmdline;

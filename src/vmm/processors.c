@@ -210,6 +210,14 @@ int processors_pause(struct processors *processors)
     return already ? -EALREADY : 0;
 }
 
+bool processors_paused(struct processors *processors)
+{
+    pthread_mutex_lock(&processors->lock);
+    bool paused = !processors->running;
+    pthread_mutex_unlock(&processors->lock);
+    return paused;
+}
+
 void processors_count(struct processors *processors, struct vmm_stats *stats)
 {
     for (size_t i = 0; i < processors->config.count; i++) {

@@ -50,6 +50,9 @@ int processors_run(struct processors *processors);
 // Returns when no vCPU runs.  0, or -EALREADY.
 int processors_pause(struct processors *processors);
 
+// Whether no vCPU runs, nor ever did since they were made or paused.
+bool processors_paused(struct processors *processors);
+
 // Ends the machine from outside of a vCPU, or from a device on a vCPU's thread.  Only the first end counts.  Any thread.
 void processors_end(struct processors *processors, enum vmm_reason reason, const char *detail);
 void processors_ended(struct processors *processors, struct processors_end *ret_end);

@@ -1,9 +1,12 @@
 #include "wire/broker.h"
 
+#include "base/utf8.h"
+
 #include <errno.h>
 #include <string.h>
 
 _Static_assert((int)BROKER_ENTRY_MAX >= (int)HOST_RULE_TEXT_MAX, "an entry fits");
+_Static_assert(sizeof(struct broker_request) == 16 + sizeof(struct broker_add), "a request is as long as it was in version 1");
 
 static bool all_zero(const void *bytes, size_t n)
 {
@@ -77,19 +80,78 @@ static int check_add(const struct broker_request *request, size_t fds, struct ho
     return check_synthetic(add);
 }
 
+// Whether what is behind the first `n` bytes of the union is zero.
+static bool rest_zero(const struct broker_request *request, size_t n)
+{
+    return all_zero((const uint8_t *)&request->add + n, sizeof request->add - n);
+}
+
+static int check_line(const struct broker_request *request, size_t fds)
+{
+    uint32_t kind = request->line.kind;
+    bool good = fds == 1 && request->sandbox_id != 0 && (kind == BROKER_LINE_LISTENER || kind == BROKER_LINE_FEED) &&
+                rest_zero(request, sizeof request->line);
+    return good ? 0 : -EPROTO;
+}
+
+// Whether `text`, of `size` bytes, ends in it and is zero behind its end.
+static bool text_ok(const char *text, size_t size)
+{
+    size_t n = strnlen(text, size);
+    return n < size && all_zero(text + n, size - n);
+}
+
+static bool run_ok(const char *run)
+{
+    for (const char *c = run; *c != '\0'; c++) {
+        bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9');
+        if (!letter && strchr("._-", *c) == NULL)
+            return false;
+    }
+    return run[0] != '\0';
+}
+
+static int check_open(const struct broker_request *request, size_t fds)
+{
+    const struct broker_grant *g = &request->grant;
+    const uint32_t flags = BROKER_GRANT_SESSION | BROKER_GRANT_REMOTE;
+    if (fds != 0 || request->sandbox_id == 0 || g->grant_id == 0 || (g->flags & ~flags) != 0)
+        return -EPROTO;
+    if (!text_ok(g->profile, sizeof g->profile) || !text_ok(g->principal, sizeof g->principal) ||
+        !text_ok(g->run, sizeof g->run) || !rest_zero(request, sizeof *g))
+        return -EPROTO;
+    bool good = g->profile[0] != '\0' && utf8_valid((const uint8_t *)g->principal, strlen(g->principal)) && run_ok(g->run);
+    return good ? 0 : -EPROTO;
+}
+
+static int check_close(const struct broker_request *request, size_t fds)
+{
+    bool good = fds == 0 && request->sandbox_id != 0 && request->grant.grant_id != 0 &&
+                rest_zero(request, sizeof request->grant.grant_id);
+    return good ? 0 : -EPROTO;
+}
+
 int broker_check(const struct broker_request *request, size_t fds, struct host_policy *ret_policy)
 {
     if (request->op != BROKER_OP_HELLO && request->version != 0)
         return -EPROTO;
-    if (request->op == BROKER_OP_ADD)
+    switch (request->op) {
+    case BROKER_OP_HELLO:
+        return fds == 0 && request->sandbox_id == 0 && rest_zero(request, 0) ? 0 : -EPROTO;
+    case BROKER_OP_ADD:
         return check_add(request, fds, ret_policy);
-    if (fds != 0 || !all_zero(&request->add, sizeof request->add))
+    case BROKER_OP_REMOVE:
+    case BROKER_OP_LINE_REMOVE:
+        return fds == 0 && request->sandbox_id != 0 && rest_zero(request, 0) ? 0 : -EPROTO;
+    case BROKER_OP_LINE_ADD:
+        return check_line(request, fds);
+    case BROKER_OP_GRANT_OPEN:
+        return check_open(request, fds);
+    case BROKER_OP_GRANT_CLOSE:
+        return check_close(request, fds);
+    default:
         return -EPROTO;
-    if (request->op == BROKER_OP_HELLO)
-        return request->sandbox_id == 0 ? 0 : -EPROTO;
-    if (request->op == BROKER_OP_REMOVE)
-        return request->sandbox_id != 0 ? 0 : -EPROTO;
-    return -EPROTO;
+    }
 }
 
 void broker_put_policy(struct broker_add *add, const struct host_policy *policy)

@@ -41,6 +41,41 @@
 // resolver is the host end.  `synthetic` is a range of addresses that mean nothing outside: the broker gives each allowed name
 // that the guest looks up one of them, so it knows the name of every connection.  Different sandboxes may have the same range.
 //
+// Route grants (spec 001) have four operations of their own.  A line here is the way from one sandbox to the broker that is not
+// egress: a stream socket in the sandbox, behind which plain HTTP is spoken.  A grant is the permission of one run (a sandbox,
+// or one command in it) to call the listed routes of one API; which profile of grants.json it is made from, the engine says by
+// name, and can say nothing else about it.
+//
+// States of a line:   unknown -> LINE_ADD -> idle -> GRANT_OPEN -> lent -> GRANT_CLOSE -> idle -> LINE_REMOVE -> unknown
+//   LINE_ADD      From then on connections are accepted; while idle, every request is answered 503.  One descriptor:
+//                   BROKER_LINE_LISTENER  a listening stream socket (Unix or vsock): the jailer's, bound inside the sandbox
+//                   BROKER_LINE_FEED      a connected Unix socket of type SOCK_SEQPACKET; each packet of it is one byte and one
+//                                         descriptor, a connected stream socket: a connection that a machine's guest began,
+//                                         which its monitor passes on
+//                 Whatever arrives on it is the sandbox's: that is its identity, and the only one.  A sandbox needs no ADD for
+//                 it. -EEXIST: it has a line.  -ENOSPC: BROKER_SANDBOXES_MAX lines.  -EINVAL: not such a descriptor.
+//   GRANT_OPEN    Makes the credential and lends the grant to the line; with BROKER_GRANT_REMOTE (a sandbox that does not run
+//   on
+//                 this host), to the guard instead, and no line is needed.  The reply comes with one descriptor, a sealed
+//                 memfd: a struct broker_opened and the text behind it. -EACCES: no such profile for this principal, whether it
+//                 does not exist, is another's, or nobody was authenticated; one answer, so that nobody learns the names.
+//                 -EPERM: the profile is not for sessions (BROKER_GRANT_SESSION), or the credential cannot be made.  -ENOTUNIQ:
+//                 the sandbox's egress policy leads to the same origin with a credential on file; the wide way would defeat the
+//                 narrow one (ADD is refused in the same way).  -EOPNOTSUPP: remote, and there is no guard.  -ENOENT: no line.
+//                 -EBUSY: one is lent on it.  -EEXIST: that id is open.  -ENOSPC: BROKER_SANDBOXES_MAX grants, or too many
+//                 capped routes for a session.
+//   GRANT_CLOSE   Ends the authority at once: calls under way are cut off, late ones answered 503.  The reply comes with one
+//                 descriptor, a sealed memfd: the trace (wire/grant_trace.h).  -ENOENT: it is not open.
+//   LINE_REMOVE   Closes the socket, every connection, and a grant that is lent, whose trace is lost.  -ENOENT: no line.
+// A grant of one command in a sandbox that lives on has BROKER_GRANT_SESSION: between such calls the line is idle.  Counters of
+// capped routes belong to the line, so they are shared by all its grants.
+//
+// Lines and grants end with the engine's line as sandboxes do.  After the broker has been started anew, the engine adds the
+// lines again but no grants: what they had used up is not known any more.  The runs they belonged to get 503.
+//
+// Versions.  HELLO says which one the engine speaks; BROKER_PROTOCOL_OLDEST to BROKER_PROTOCOL_VERSION are served.  An engine
+// of version 1 has no grants: their operations end its line.
+//
 // Why fixed structs: there is nothing in them to parse.
 #ifndef WIRE_BROKER_H
 #define WIRE_BROKER_H
@@ -51,20 +86,30 @@
 #include <stdint.h>
 
 enum {
-    BROKER_PROTOCOL_VERSION = 1,
-    BROKER_SANDBOXES_MAX = 4096,  // served at once
+    BROKER_PROTOCOL_VERSION = 2,
+    BROKER_PROTOCOL_OLDEST = 1,
+    BROKER_SANDBOXES_MAX = 4096,  // served at once; likewise lines, and grants
     BROKER_TOKEN_DIGITS = 64,     // lower-case hexadecimal
     BROKER_FDS_MAX = 4,
     BROKER_SYNTHETIC_PREFIX_MIN = 8,
     BROKER_SYNTHETIC_PREFIX_MAX = 24,
     BROKER_DETAIL_MAX = 160,
     BROKER_ENTRY_MAX = 264,  // bytes of an entry's text, its NUL included; HOST_RULE_TEXT_MAX rounded up
+    BROKER_PROFILE_MAX = 128,
+    BROKER_PRINCIPAL_MAX = 256,
+    BROKER_RUN_MAX = 64,
+    BROKER_GUARD_TOKEN_MAX = 68,     // "crg_" and 64 hexadecimal digits
+    BROKER_PRELOAD_MAX = 64 * 1024,  // the text behind struct broker_opened
 };
 
 enum broker_op {
-    BROKER_OP_HELLO = 1,  // `version`
-    BROKER_OP_ADD,        // `sandbox_id` and `add`, with descriptors
-    BROKER_OP_REMOVE,     // `sandbox_id`
+    BROKER_OP_HELLO = 1,    // `version`
+    BROKER_OP_ADD,          // `sandbox_id` and `add`, with descriptors
+    BROKER_OP_REMOVE,       // `sandbox_id`
+    BROKER_OP_LINE_ADD,     // `sandbox_id` and `line`, with a descriptor
+    BROKER_OP_LINE_REMOVE,  // `sandbox_id`
+    BROKER_OP_GRANT_OPEN,   // `sandbox_id` and `grant`
+    BROKER_OP_GRANT_CLOSE,  // `sandbox_id` and `grant.grant_id`, the rest of it zero
     BROKER_OP_END_,
 };
 
@@ -90,12 +135,47 @@ struct broker_add {
     struct broker_entry entry[EGRESS_ENTRIES_MAX];  // those behind `entries` are zero
 };
 
+enum broker_line_kind { BROKER_LINE_LISTENER = 1, BROKER_LINE_FEED };
+
+struct broker_line_add {
+    uint32_t kind;  // enum broker_line_kind
+};
+
+// Bits of broker_grant.flags.
+enum {
+    BROKER_GRANT_SESSION = 1,  // one command of a sandbox that lives on
+    BROKER_GRANT_REMOTE = 2,   // reached through the guard, not a line
+};
+
+// Texts are NUL-terminated, the rest of them zero.
+struct broker_grant {
+    uint32_t grant_id;  // chosen by the engine, not 0; one of a sandbox's
+    uint32_t flags;
+    uint32_t budget_ms;                        // how long the run may take, which bounds the credential's life; 0: no limit
+    char profile[BROKER_PROFILE_MAX + 1];      // not empty
+    char principal[BROKER_PRINCIPAL_MAX + 1];  // the caller, as the engine authenticated it, UTF-8; "": nobody was
+    char run[BROKER_RUN_MAX + 1];              // names the run in the log: letters, digits, '.', '_', '-'; not empty
+};
+
 struct broker_request {
     uint32_t op;
     uint32_t id;  // chosen by the engine, echoed
     uint32_t sandbox_id;
-    uint32_t version;       // HELLO: BROKER_PROTOCOL_VERSION; else 0
-    struct broker_add add;  // ADD; else zero
+    uint32_t version;  // HELLO: what it speaks; else 0
+    union {
+        struct broker_add add;        // ADD
+        struct broker_line_add line;  // LINE_ADD
+        struct broker_grant grant;    // GRANT_OPEN, GRANT_CLOSE
+    };                                // behind these, and for the others: zero
+};
+
+// The first bytes of GRANT_OPEN's memfd.
+struct broker_opened {
+    uint32_t max_calls;
+    uint32_t preload;                              // bytes that follow: JavaScript that names the client's global, and the
+                                                   // profile's preamble; for `node --require`
+    char guard_token[BROKER_GUARD_TOKEN_MAX + 1];  // BROKER_GRANT_REMOTE; else ""
+    char reserved[3];                              // 0
 };
 
 struct broker_reply {
@@ -108,7 +188,7 @@ struct broker_reply {
 
 // Everything that can be said about a request without knowing the broker's state: op, ranges, alphabets, fields that must be
 // zero, the number of descriptors.  On success 0, and for ADD *ret_policy is the policy that its entries are.  -EPROTO: a bad
-// message, and *ret_policy is not to be used.  Pure.
+// message, and *ret_policy is not to be used.  Pure.  The version of the line is the caller's to look at.
 int broker_check(const struct broker_request *request, size_t fds, struct host_policy *ret_policy);
 
 // Fills in `add->entries` and `add->entry` from a policy (host_policy_choose), which must not be empty.  The engine's half.

@@ -16,6 +16,7 @@ enum {
     EXEC_ARGS_MAX = 4096,
     ENV_VARS_MAX = 256,
     ENV_VAR_MAX = 32 * 1024,
+    ENV_ENGINE_MAX = 16,  // variables that a sandbox gets from the engine, beside its create's
     PATH_BYTES_MAX = 4095,
     NAME_BYTES_MAX = 255,
     TEMPLATE_NAME_MAX = 64,

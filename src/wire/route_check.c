@@ -96,21 +96,32 @@ static bool is_star(struct http_text segment)
     return segment.n == 1 && segment.at[0] == '*';
 }
 
-static bool path_matches(struct http_text template, struct http_text path)
+static bool path_matches(struct http_text template, struct http_text path, bool any_case)
 {
     struct http_text want, got;
     while (next_segment(&template, &want)) {
         if (!next_segment(&path, &got))
             return false;
-        if (is_star(want) ? got.n == 0 || has(got, ':') : !http_text_equal(want, got))
+        if (is_star(want)) {
+            if (got.n == 0 || has(got, ':'))
+                return false;
+        } else if (any_case ? !http_text_is(want, got) : !http_text_equal(want, got)) {
             return false;
+        }
     }
     return path.n == 0;
 }
 
 bool route_matches(const struct route *route, struct http_text method, struct http_text target)
 {
-    return http_text_is(method, (struct http_text){route->method, strlen(route->method)}) && path_matches(route->path, target);
+    return http_text_is(method, (struct http_text){route->method, strlen(route->method)}) &&
+           path_matches(route->path, target, false);
+}
+
+bool route_resembles(const struct route *route, struct http_text method, struct http_text target)
+{
+    return http_text_is(method, (struct http_text){route->method, strlen(route->method)}) &&
+           path_matches(route->path, target, true);
 }
 
 struct route_verdict route_check(const struct route_list *list, struct http_text method, struct http_text target)

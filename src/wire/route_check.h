@@ -89,9 +89,11 @@ struct route_verdict {
 // `method` as it came, its letters in any case; `target` as it came.
 struct route_verdict route_check(const struct route_list *list, struct http_text method, struct http_text target);
 
-// Whether a target that passed R1 to R8 is the route's.  A call is charged to the cap of every route it matches, not only the
-// first.
+// Whether a target that passed R1 to R8 is the route's.
 bool route_matches(const struct route *route, struct http_text method, struct http_text target);
+// The same, where the letters of the path may have the other case.  A call is charged to the cap of every route that it matches
+// in this way, not only the first: an API may route without regard to case, and then another spelling must not be a way around.
+bool route_resembles(const struct route *route, struct http_text method, struct http_text target);
 
 // "R4 query/fragment", for logs and the checker; "FORWARD".
 const char *route_reason_text(enum route_reason reason);

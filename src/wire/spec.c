@@ -12,6 +12,8 @@
 // The last column of every check: INVALID_SPEC and a sentence.
 #define INVALID(...) err_set(err, SANDBOX_ERR_INVALID_SPEC, __VA_ARGS__)
 
+enum { QUOTED_MAX = 80 };
+
 static bool has_nul(ProtobufCBinaryData b)
 {
     return b.len > 0 && memchr(b.data, '\0', b.len) != NULL;
@@ -27,21 +29,48 @@ bool spec_template_name_ok(const char *name)
 
 // ---- egress entries ----
 
-static int check_egress(const Sandbox__CreateRequest *r, struct err *err)
+// What is shown of an entry that is wrong: its beginning, without what could not be printed.
+static void quote(ProtobufCBinaryData entry, char text[static QUOTED_MAX + 4])
+{
+    size_t n = entry.len < QUOTED_MAX ? entry.len : QUOTED_MAX;
+    for (size_t i = 0; i < n; i++)
+        text[i] = (char)(entry.data[i] > ' ' && entry.data[i] < 0x7F && entry.data[i] != '"' ? entry.data[i] : '?');
+    strcpy(text + n, n < entry.len ? "..." : "");
+}
+
+static int take_entry(const Sandbox__CreateRequest *r, size_t i, const struct host_idna *idna, struct host_policy *policy,
+                      struct err *err)
+{
+    enum host_problem why;
+    const ProtobufCBinaryData *entry = &r->egress_allow[i];
+    Sandbox__EgressKind kind = i < r->n_egress_kinds ? r->egress_kinds[i] : SANDBOX__EGRESS_KIND__EGRESS_KIND_ANY_DEPTH;
+    unsigned flags = kind == SANDBOX__EGRESS_KIND__EGRESS_KIND_ONE_LABEL ? HOST_RULES_ONE_LABEL : 0;
+    if (host_policy_add(policy, (const char *)entry->data, entry->len, flags, idna, &why) == 0)
+        return 0;
+    char text[QUOTED_MAX + 4];
+    quote(*entry, text);
+    return INVALID("egress_allow entry %zu, \"%s\", is malformed: %s; write host, host:port or *.suffix[:port]", i + 1, text,
+                   host_problem_text(why));
+}
+
+static int check_egress(const Sandbox__CreateRequest *r, const struct host_idna *idna, struct host_policy *ret_policy,
+                        struct err *err)
 {
     if (r->n_egress_allow > 0 && r->egress_deny_all)
         return INVALID("egress_allow and egress_deny_all contradict each other: give one of them");
     if (r->n_egress_allow > EGRESS_ENTRIES_MAX)
         return INVALID("egress_allow has %zu entries; at most %d are allowed", r->n_egress_allow, EGRESS_ENTRIES_MAX);
-    for (size_t i = 0; i < r->n_egress_allow; i++) {
-        struct host_rule rule;
-        enum host_problem why;
-        const ProtobufCBinaryData *entry = &r->egress_allow[i];
-        if (host_rule_parse((const char *)entry->data, entry->len, 0, NULL, &rule, &why) < 0)
-            return INVALID("egress_allow entry %zu is malformed: %s; write host, host:port or *.suffix[:port]", i + 1,
-                           host_problem_text(why));
-    }
-    return 0;
+    if (r->n_egress_kinds > r->n_egress_allow)
+        return INVALID("egress_kinds has %zu members and egress_allow only %zu entries", r->n_egress_kinds, r->n_egress_allow);
+    for (size_t i = 0; i < r->n_egress_kinds; i++)
+        if (r->egress_kinds[i] != SANDBOX__EGRESS_KIND__EGRESS_KIND_ANY_DEPTH &&
+            r->egress_kinds[i] != SANDBOX__EGRESS_KIND__EGRESS_KIND_ONE_LABEL)
+            return INVALID("egress_kinds member %zu is %d, which this engine does not know", i + 1, (int)r->egress_kinds[i]);
+    ret_policy->n = 0;
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < r->n_egress_allow; i++)
+        code = take_entry(r, i, idna, ret_policy, err);
+    return code;
 }
 
 // ---- environment ----
@@ -97,7 +126,8 @@ static int check_size(const Sandbox__CreateRequest *r, const struct spec_limits 
     return 0;
 }
 
-int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits *limits, struct err *err)
+int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits *limits, struct host_policy *ret_egress,
+                      struct err *err)
 {
     int code = check_size(r, limits, err);
     if (code == 0 && r->template_name[0] == '\0')
@@ -114,7 +144,7 @@ int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits 
     if (code == 0 && r->session_key.len > 0)  // empty: none
         code = spec_check_session_key(r->session_key, err);
     if (code == 0)
-        code = check_egress(r, err);
+        code = check_egress(r, limits->idna, ret_egress, err);
     return code;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "sandbox.pb-c.h"
+#include "wire/host_policy.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,10 +26,13 @@ struct spec_limits {
     uint64_t memory_mib_max;
     uint64_t disk_mib_max;
     uint32_t vcpus_max;
+    const struct host_idna *idna;  // NULL: names beyond ASCII are refused
 };
 
-// 0, or a sandbox_error_t with a sentence in *err.
-int spec_check_create(const Sandbox__CreateRequest *request, const struct spec_limits *limits, struct err *err);
+// 0, and *ret_egress is what egress_allow asks for, normalised (whether the engine allows it is not looked at); or a
+// sandbox_error_t with a sentence in *err.
+int spec_check_create(const Sandbox__CreateRequest *request, const struct spec_limits *limits, struct host_policy *ret_egress,
+                      struct err *err);
 // 1 to SESSION_KEY_MAX printable ASCII bytes without '"' and '\\'.
 int spec_check_session_key(ProtobufCBinaryData key, struct err *err);
 int spec_check_stream(const Sandbox__StreamRequest *request, struct err *err);

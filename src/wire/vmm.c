@@ -31,6 +31,12 @@ int vmm_request_check(const void *bytes, size_t n, struct vmm_request *ret_reque
     return 0;
 }
 
+void vmm_request_fds(uint32_t op, size_t *ret_least, size_t *ret_most)
+{
+    *ret_least = op == VMM_OP_SNAPSHOT ? VMM_REQUEST_FDS_MAX - 1 : op == VMM_OP_WORKING_SET ? 1 : 0;
+    *ret_most = op == VMM_OP_SNAPSHOT ? VMM_REQUEST_FDS_MAX : *ret_least;
+}
+
 static bool all_zero(const void *bytes, size_t n)
 {
     const uint8_t *at = bytes;
@@ -73,7 +79,7 @@ int vmm_message_check(const void *bytes, size_t n, struct vmm_message *ret_messa
         return -EPROTO;
     if (m.op == VMM_OP_ENDED ? m.reason == VMM_REASON_NONE || m.reason >= VMM_REASON_END_ : m.reason != VMM_REASON_NONE)
         return -EPROTO;
-    if (m.op == VMM_OP_STARTED ? m.value != VMM_PROTOCOL_VERSION : m.value != 0)
+    if (m.op == VMM_OP_STARTED || m.op == VMM_OP_READY ? m.value != VMM_PROTOCOL_VERSION : m.value != 0)
         return -EPROTO;
     if (m.op != VMM_OP_STATS && !all_zero(&m.stats, sizeof m.stats))
         return -EPROTO;

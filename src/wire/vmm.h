@@ -2,9 +2,11 @@
 //
 // Actors: the engine (unprivileged) asks; the monitor, one process per microVM, answers and reports.  The monitor trusts the
 // engine with its own life and no more; the engine trusts nothing a monitor says, because a guest may have taken it over.
-// Each message is one SOCK_SEQPACKET packet of exactly the struct's size, without descriptors; no byte of it is padding.
+// Each message is one SOCK_SEQPACKET packet of exactly the struct's size; no byte of it is padding.  Descriptors come with
+// SNAPSHOT and WORKING_SET only (vmm_request_fds).
 //
-// States of a monitor: building -> (STARTED) -> running <-> paused -> (ENDED, said once) -> the process exits.
+// States of a monitor: building -> (READY) -> waiting -> (CLAIM, STARTED) -> running <-> paused -> (ENDED, said once) -> the
+// process exits.  One that was not told to wait goes from building to running.  A snapshot is taken while paused.
 // A request in a state it does not fit is answered -EALREADY and changes nothing.  The engine has at most VMM_REQUESTS_MAX
 // requests unanswered; a monitor whose answers find no room ends.  The end of the channel, or a packet that is not a request,
 // ends the monitor at once, and with it the guest.
@@ -18,7 +20,7 @@
 #include <stdint.h>
 
 enum {
-    VMM_PROTOCOL_VERSION = 1,
+    VMM_PROTOCOL_VERSION = 2,
     VMM_MEMORY_MIB_MIN = 128,
     VMM_MEMORY_MIB_MAX = 64 * 1024,
     VMM_MEMORY_MIB_STEP = 2,  // whole large pages
@@ -28,6 +30,7 @@ enum {
     VMM_CONSOLE_MAX = 4096,  // bytes of console in one message
     VMM_DETAIL_MAX = 160,    // with its NUL
     VMM_DISK_BYTES_MAX_LOG2 = 44,
+    VMM_REQUEST_FDS_MAX = 3,
 };
 
 enum vmm_op {
@@ -37,10 +40,16 @@ enum vmm_op {
     VMM_OP_CONSOLE,      // the last bytes the guest wrote to its serial console
     VMM_OP_DISK_RESIZE,  // value: the disk's new size in bytes, a multiple of 4096, not smaller than it is
     VMM_OP_SHUTDOWN,     // end the guest now; ENDED follows
+    VMM_OP_CLAIM,        // a waiting machine runs, from now on
+    // Two files, empty and open for writing: state and memory; and a third, what the disk differs by, if the machine writes to
+    // one.  Answered when all is written (not synced), or with -EBUSY when the devices did not come to rest.
+    VMM_OP_SNAPSHOT,
+    VMM_OP_WORKING_SET,  // one file, likewise: which pages of the memory are in use now
     VMM_OP_REQUEST_END_,
 
     VMM_OP_STARTED = 64,  // event: the vCPUs run; value: VMM_PROTOCOL_VERSION
-    VMM_OP_ENDED,         // event, the last one: why, in reason and detail
+    VMM_OP_ENDED,         // event, the last one said: why, in reason and detail
+    VMM_OP_READY,         // event: all is built and waits for CLAIM; value likewise
     VMM_OP_EVENT_END_,
 };
 
@@ -76,6 +85,8 @@ struct vmm_stats {
     uint64_t unknown_mmio;
     uint64_t page_faults;    // that the host served for this process
     uint64_t console_bytes;  // the guest ever wrote
+    uint64_t pages_present;  // of the guest's memory, 4 KiB each; 0 without a page map
+    uint64_t pages_own;      // of these, the machine's own: written by it, and not shared with a snapshot
 };
 
 struct vmm_message {
@@ -94,6 +105,9 @@ struct vmm_message {
 // Whether `n` bytes at `bytes` are a request that makes sense; fields an operation does not use must be 0.
 // 0 with *ret_request filled, or -EPROTO.
 int vmm_request_check(const void *bytes, size_t n, struct vmm_request *ret_request);
+
+// How many descriptors may come with a request that was checked.
+void vmm_request_fds(uint32_t op, size_t *ret_least, size_t *ret_most);
 
 // The same for what a monitor says: closed ranges, detail printable and terminated, unused fields 0.
 int vmm_message_check(const void *bytes, size_t n, struct vmm_message *ret_message);

@@ -8,6 +8,7 @@ leaves it; the only way from a guest to the internet is the broker.
     broker.add(guest, ["index.example.org"])
 """
 import base64
+import fcntl
 import hashlib
 import json
 import os
@@ -80,6 +81,20 @@ def eventually(condition, text, seconds=10):
         if time.monotonic() > end:
             raise AssertionError(text() if callable(text) else text)
         time.sleep(0.005)
+
+
+def log_lines(text, event, **wanted):
+    """The lines of a log that are of this event and have these fields."""
+    found = []
+    for line in text.splitlines():
+        entry = json.loads(line) if line.startswith(b"{") and line.endswith(b"}") else {}
+        if entry.get("event") == event and all(entry.get(k) == v for k, v in wanted.items()):
+            found.append(entry)
+    return found
+
+
+def basic(token):
+    return base64.b64encode(b"sandbox:" + token.encode()).decode()
 
 
 def run(*command, check=True, **more):
@@ -412,7 +427,7 @@ class PlainServer:
     """Plain TCP: says hello first, then echoes; or, silent, only echoes."""
 
     def __init__(self, address, port, greeting=b""):
-        self.accepted = 0
+        self.accepted = self.open = 0
         self.received = b""
         self.greeting = greeting
         self.listener = socket.create_server((address, port), backlog=512)
@@ -425,6 +440,7 @@ class PlainServer:
             threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
 
     def serve(self, connection):
+        self.open += 1
         try:
             connection.sendall(self.greeting)
             while True:
@@ -437,6 +453,7 @@ class PlainServer:
                 connection.sendall(piece)
         except OSError:
             pass
+        self.open -= 1
         connection.close()
 
 
@@ -528,7 +545,7 @@ class Guest:
         return self.in_namespace(act)
 
     def basic(self, token=None):
-        return base64.b64encode(b"sandbox:" + (token or self.token).encode()).decode()
+        return basic(token or self.token)
 
 
 import ctypes  # noqa: E402  pylint: disable=wrong-import-position,wrong-import-order
@@ -642,11 +659,101 @@ def pack_add(flags, entries, guest, token, synthetic=None, prefix=0):
     return head + body
 
 
+OP_HELLO, OP_ADD, OP_REMOVE, OP_LINE_ADD, OP_LINE_REMOVE, OP_GRANT_OPEN, OP_GRANT_CLOSE = range(1, 8)
+LINE_LISTENER, LINE_FEED = 1, 2
+SESSION, REMOTE = 1, 2
+ROW = "=IIIIII8s1032s"
+FINDING = "=IIIIIIII" + "Q8s1032s8s1032s"
+
+
+def text_of(raw):
+    return raw.split(b"\0")[0].decode()
+
+
+class Trace:
+    """What a grant was used for, as the engine gets it."""
+
+    def __init__(self, data):
+        self.n, findings, self.calls, self.denied, self.shed, self.dropped = struct.unpack("=IIIIII", data[:24])
+        self.rows, self.findings = [], []
+        at = 24
+        for _ in range(self.n):
+            sequence, status, delivered, up, down, latency, method, route = struct.unpack_from(ROW, data, at)
+            at += struct.calcsize(ROW)
+            self.rows.append((sequence, status, bool(delivered), up, down, text_of(method) + " " + text_of(route)))
+            need(latency < 120000000, f"latency {latency}")
+        for _ in range(findings):
+            raw = struct.unpack_from(FINDING, data, at)
+            at += struct.calcsize(FINDING)
+            self.findings.append((raw[0], raw[4], text_of(raw[9]) + " " + text_of(raw[10]), text_of(raw[11]) + " " + text_of(raw[12])))
+        same(at, len(data), "the trace's length")
+
+    def __repr__(self):
+        return f"<calls {self.calls} denied {self.denied} shed {self.shed} dropped {self.dropped} {self.rows[:5]}>"
+
+
+def pack_grant(grant_id, flags=0, budget_ms=0, profile="", principal="", run=""):
+    return struct.pack("=III129s257s65s", grant_id, flags, budget_ms, profile.encode(), principal.encode(), run.encode())
+
+
+class Line:
+    """A sandbox's line: the socket that the jailer would make, and connections of its guest."""
+
+    def __init__(self, broker, sandbox_id):
+        self.broker, self.sandbox_id = broker, sandbox_id
+        self.path = f"{broker.world.folder}/line{sandbox_id}.{broker.next_line()}.sock"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        os.chmod(self.path, 0o666)
+        self.listener.listen(512)
+        self.add()
+        self.grants = 0
+
+    def add(self):
+        same(self.broker.call(OP_LINE_ADD, self.sandbox_id, add=struct.pack("=I", LINE_LISTENER), fds=[self.listener.fileno()]),
+             (0, ""), "LINE_ADD")
+
+    def remove(self):
+        return self.broker.call(OP_LINE_REMOVE, self.sandbox_id)[0]
+
+    def open(self, profile, principal="alice", **more):
+        """Its id, or the error."""
+        self.grants += 1
+        error, data = self.broker.open_grant(self.sandbox_id, self.grants, profile, principal, **more)
+        return error if error else self.grants
+
+    def close(self, grant_id=None):
+        return self.broker.close_grant(self.sandbox_id, grant_id or self.grants)
+
+    def connect(self):
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(30 * SLOW)
+        s.connect(self.path)
+        return Wire(s)
+
+    def call(self, method, target, body=b"", headers="", wire=None):
+        """One request; its answer."""
+        own = wire or self.connect()
+        target = target if isinstance(target, bytes) else target.encode("latin-1")
+        length = f"Content-Length: {len(body)}\r\n" if body else ""
+        own.send(method.encode() + b" " + target + f" HTTP/1.1\r\nHost: x\r\n{length}{headers}\r\n".encode() + body)
+        answer = own.answer(method)
+        if not wire:
+            own.close()
+        return answer
+
+    def status(self, *arguments, **more):
+        return self.call(*arguments, **more).status
+
+
 class Broker:
     """The program, and the engine's end of its line."""
 
     def __init__(self, world, settings, credentials):
         self.world = world
+        self.lines_made = 0
+        self.env = settings.pop("env", {})
+        profiles = settings.pop("profiles", None)
         self.folder = tempfile.mkdtemp(prefix="broker.", dir=world.folder)
         os.chown(self.folder, BROKER_UID, BROKER_UID)
         os.chmod(self.folder, 0o755)
@@ -656,18 +763,32 @@ class Broker:
         self.settings = {"control_socket": self.folder + "/control.sock", "metrics_socket": self.folder + "/metrics.sock",
                          "credentials": self.credentials_path, "ca_file": world.folder + "/ca.pem", "resolver": DNS,
                          "engine_uid": os.geteuid(), **settings}
+        self.grants_path = os.path.join(self.folder, "grants.json")
+        if profiles is not None:
+            self.write_profiles(profiles)
+            self.settings["grants"] = self.grants_path
         self.number = 0
         self.line = None
         self.process = None
         self.start()
 
-    def write_credentials(self, text):
-        new = self.credentials_path + ".new"
+    def write_file(self, path, text, mode=0o600):
+        new = path + ".new"
         with open(new, "w", encoding="utf-8") as file:
             file.write(text)
         os.chown(new, BROKER_UID, BROKER_UID)
-        os.chmod(new, 0o600)
-        os.rename(new, self.credentials_path)
+        os.chmod(new, mode)
+        os.rename(new, path)
+
+    def write_credentials(self, text):
+        self.write_file(self.credentials_path, text)
+
+    def write_profiles(self, profiles):
+        self.write_file(self.grants_path, profiles if isinstance(profiles, str) else json.dumps({"profiles": profiles}))
+
+    def next_line(self):
+        self.lines_made += 1
+        return self.lines_made
 
     def start(self):
         log = open(self.log_path, "ab")
@@ -675,7 +796,7 @@ class Broker:
         for key, value in self.settings.items():
             arguments += ["--set", f"{key}={value}"]
         self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, user=BROKER_UID,
-                                        group=BROKER_UID, extra_groups=[])
+                                        group=BROKER_UID, extra_groups=[], env={**os.environ, **self.env})
         log.close()
         eventually(lambda: self.process.poll() is not None or b'"started"' in self.read_log().split(b'"stopped"')[-1],
                    "it does not start")
@@ -686,16 +807,46 @@ class Broker:
         self.line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.line.settimeout(10 * SLOW)
         eventually(lambda: self.line.connect_ex(self.settings["control_socket"]) == 0, "no control socket")
-        same(self.call(1, version=1)[0], 0, "HELLO")
+        same(self.call(1, version=2)[0], 0, "HELLO")
 
     def call(self, op, sandbox_id=0, version=0, add=b"", fds=()):
+        error, detail, fd = self.call_fd(op, sandbox_id, version, add, fds)
+        if fd is not None:
+            os.close(fd)
+        return error, detail
+
+    def call_fd(self, op, sandbox_id=0, version=0, add=b"", fds=()):
         self.number += 1
         socket.send_fds(self.line, [pack_request(op, self.number, sandbox_id, version, add)], list(fds))
-        reply = self.line.recv(4096)
+        reply, got, _, _ = socket.recv_fds(self.line, 4096, 4)
         need(len(reply) == 176, f"a reply of {len(reply)} bytes")
         got_op, number, error, _ = struct.unpack("=IIiI", reply[:16])
         same((got_op, number), (op, self.number), "the reply's head")
-        return error, reply[16:].split(b"\0")[0].decode()
+        need(len(got) <= 1, f"{got}")
+        return error, text_of(reply[16:]), got[0] if got else None
+
+    def call_bytes(self, op, sandbox_id, add):
+        """The error and detail, and the bytes of the memfd that came along."""
+        error, detail, fd = self.call_fd(op, sandbox_id, add=add)
+        if fd is None:
+            return error, detail, None
+        with open(fd, "rb") as file:
+            need(fcntl.fcntl(fd, 1034) == 15, "it is not sealed")  # F_GET_SEALS
+            return error, detail, file.read()
+
+    def open_grant(self, sandbox_id, grant_id, profile, principal="alice", flags=0, budget_ms=0, run="run-1"):
+        add = pack_grant(grant_id, flags, budget_ms, profile, principal, run)
+        error, detail, data = self.call_bytes(OP_GRANT_OPEN, sandbox_id, add)
+        same(data is None, error != 0, "a memfd with an error")
+        if error:
+            return error, detail
+        max_calls, preload, token = struct.unpack_from("=II69s", data)
+        same(len(data), 80 + preload, "what was opened")
+        return 0, {"max_calls": max_calls, "token": text_of(token), "preload": data[80:].decode()}
+
+    def close_grant(self, sandbox_id, grant_id):
+        error, detail, data = self.call_bytes(OP_GRANT_CLOSE, sandbox_id, struct.pack("=I", grant_id))
+        return Trace(data) if error == 0 else (error, detail)
 
     def add(self, guest, entries, sandbox_id=None, check=True):
         transparent = guest.transparent
@@ -714,12 +865,7 @@ class Broker:
             return file.read()
 
     def lines(self, event="egress", **wanted):
-        found = []
-        for line in self.read_log().splitlines():
-            entry = json.loads(line) if line.startswith(b"{") else {}
-            if entry.get("event") == event and all(entry.get(k) == v for k, v in wanted.items()):
-                found.append(entry)
-        return found
+        return log_lines(self.read_log(), event, **wanted)
 
     def logged(self, event="egress", **wanted):
         return eventually(lambda: self.lines(event, **wanted), lambda: f"no {event} {wanted} in {self.read_log().decode()[-3000:]}")
@@ -738,10 +884,10 @@ class Broker:
         need(text.startswith(b"HTTP/1.1 200"), f"metrics: {text[:100]}")
         values = {}
         for line in text.decode().split("\r\n\r\n", 1)[1].splitlines():
-            match = re.fullmatch(r"(broker_[a-z_]+(?:\{[a-z]+=\"[a-z0-9_]+\"\})?) (\d+)", line)
+            match = re.fullmatch(r"(broker_[a-z_]+(?:\{[a-z]+=\"[^\"]+\"(?:,[a-z]+=\"[^\"]+\")*\})?) (\d+(?:\.\d+)?)", line)
             need(match or line.startswith("# "), f"not Prometheus: {line}")
             if match:
-                values[match[1]] = int(match[2])
+                values[match[1]] = float(match[2]) if "." in match[2] else int(match[2])
         return values
 
     def resident_kib(self):
@@ -822,4 +968,6 @@ class World:
 
 
 def readable(s, seconds):
-    return bool(select.select([s], [], [], seconds * SLOW)[0])
+    poll = select.poll()  # for any number of descriptors
+    poll.register(s, select.POLLIN)
+    return bool(poll.poll(seconds * SLOW * 1000))

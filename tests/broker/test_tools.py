@@ -1,19 +1,14 @@
 #!/usr/bin/python3
 """Tools that know nothing of the broker: git, pip, npm and apt, through the proxy variables and, in a transparent sandbox, without
 them.  Prints TAP; a tool that is not installed is skipped."""
-import base64
-import gzip
-import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 
 import rig
 from rig import need, same
+from www import BASE, Www
 
 rig.enter()
 WORLD = rig.World()
@@ -21,22 +16,11 @@ A, T = WORLD.guest(), WORLD.guest(transparent=True)
 BROKER = WORLD.broker("api.example.org = Basic c2VjcmV0\n")
 for GUEST in (A, T):
     BROKER.add(GUEST, ["index.example.org", "api.example.org"])
-WWW = WORLD.folder + "/www"
-os.mkdir(WWW)
-WORLD.origin.static = WWW
+WWW = Www(WORLD)
 CA = WORLD.folder + "/ca.pem"
 PROXY = {name: A.proxy() for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
 NONE = {"http_proxy": "", "https_proxy": "", "HTTP_PROXY": "", "HTTPS_PROXY": ""}
 BOTH = ((A, PROXY, "proxy"), (T, NONE, "transparent"))
-BASE = "https://index.example.org/static"
-
-
-def write(path, data):
-    path = os.path.join(WWW, path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data if isinstance(data, bytes) else data.encode())
-    return path
 
 
 def runs(guest, env, script, what):
@@ -46,25 +30,14 @@ def runs(guest, env, script, what):
 
 
 def git_clones_and_pushes():
-    work = WORLD.folder + "/work"
-    run = rig.run
-    run("git", "init", "-q", "--bare", WWW + "/repo.git")
-    run("git", "-C", WWW + "/repo.git", "config", "http.receivepack", "true")
-    run("git", "init", "-q", work)
-    with open(work + "/big", "wb") as file:
-        file.write(os.urandom(3000000))
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    run("git", "-C", work, "add", "big")
-    run("git", "-C", work, *identity, "commit", "-qm", "one")
-    run("git", "-C", work, "push", "-q", WWW + "/repo.git", "HEAD:refs/heads/main")
-    run("git", "-C", WWW + "/repo.git", "symbolic-ref", "HEAD", "refs/heads/main")
+    WWW.repository()
     for guest, env, how in BOTH:
         copy = WORLD.folder + "/clone-" + how
         # More than http.postBuffer: git sends it chunked.
         runs(guest, env, f"export HOME=/nowhere GIT_SSL_CAINFO={CA}; git clone -q https://index.example.org/git/repo.git {copy} && "
              f"cd {copy} && head -c 4000000 /dev/urandom > more && git add more && git -c user.name=t -c user.email=t@x commit -qm {how} && "
              f"git push -q origin HEAD:refs/heads/{how}", how)
-        same(run("git", "-C", WWW + "/repo.git", "rev-parse", how), run("git", "-C", copy, "rev-parse", "HEAD"), how)
+        same(WWW.git("rev-parse", how), rig.run("git", "-C", copy, "rev-parse", "HEAD"), how)
     # By the relay: http in the guest, https outside, and the credential put in.
     runs(A, PROXY, f"export HOME=/nowhere; git clone -q http://api.example.org/git/repo.git {WORLD.folder}/relayed", "relay")
     seen = [s for s in WORLD.origin.seen if s.target.startswith("/git/") and dict(s.fields)["Host"] == "api.example.org"]
@@ -74,19 +47,7 @@ def git_clones_and_pushes():
 
 
 def pip_installs():
-    name = "index_test_pkg-1.0-py3-none-any.whl"
-    path = write("simple/index-test-pkg/" + name, b"")
-    with zipfile.ZipFile(path, "w") as wheel:
-        files = {"index_test_pkg.py": "ANSWER = 42\n",
-                 "index_test_pkg-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: index-test-pkg\nVersion: 1.0\n",
-                 "index_test_pkg-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
-        record = ""
-        for file, text in files.items():
-            wheel.writestr(file, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-            record += f"{file},sha256={digest},{len(text)}\n"
-        wheel.writestr("index_test_pkg-1.0.dist-info/RECORD", record + "index_test_pkg-1.0.dist-info/RECORD,,\n")
-    write("simple/index-test-pkg/index.html", f'<!DOCTYPE html><a href="{name}">{name}</a>\n')
+    WWW.pip_index()
     for guest, env, how in BOTH:
         target = f"{WORLD.folder}/pip-{how}"
         # requests would take an authority from the variables before that of --cert.
@@ -98,21 +59,7 @@ def pip_installs():
 
 
 def npm_installs():
-    folder = WORLD.folder + "/npm-package"
-    os.makedirs(folder + "/package")
-    with open(folder + "/package/package.json", "w", encoding="ascii") as file:
-        json.dump({"name": "index-test-pkg", "version": "1.0.0", "main": "index.js"}, file)
-    with open(folder + "/package/index.js", "w", encoding="ascii") as file:
-        file.write("module.exports = 42;\n")
-    tar = write("npm/index-test-pkg-1.0.0.tgz", b"")
-    with tarfile.open(tar, "w:gz") as archive:
-        archive.add(folder + "/package", "package")
-    with open(tar, "rb") as file:
-        integrity = "sha512-" + base64.b64encode(hashlib.sha512(file.read()).digest()).decode()
-    dist = {"tarball": BASE + "/npm/index-test-pkg-1.0.0.tgz", "integrity": integrity}
-    write("npm/index-test-pkg", json.dumps({
-        "name": "index-test-pkg", "dist-tags": {"latest": "1.0.0"},
-        "versions": {"1.0.0": {"name": "index-test-pkg", "version": "1.0.0", "dist": dist}}}))
+    WWW.npm_registry()
     for guest, env, how in BOTH:
         target = f"{WORLD.folder}/npm-{how}"
         os.mkdir(target)
@@ -122,18 +69,7 @@ def npm_installs():
 
 
 def apt_updates_and_downloads():
-    control = ("Package: index-test-pkg\nVersion: 1.0\nArchitecture: all\nMaintainer: t <t@example.org>\nDescription: test\n")
-    build = WORLD.folder + "/deb"
-    os.makedirs(build + "/DEBIAN")
-    with open(build + "/DEBIAN/control", "w", encoding="ascii") as file:
-        file.write(control)
-    os.makedirs(WWW + "/apt/pool")
-    rig.run("dpkg-deb", "--build", "--root-owner-group", build, WWW + "/apt/pool/index-test-pkg.deb")
-    with open(WWW + "/apt/pool/index-test-pkg.deb", "rb") as file:
-        deb = file.read()
-    packages = (control + f"Filename: pool/index-test-pkg.deb\nSize: {len(deb)}\nSHA256: {hashlib.sha256(deb).hexdigest()}\n\n").encode()
-    write("apt/Packages", packages)
-    write("apt/Packages.gz", gzip.compress(packages))
+    WWW.apt_mirror()
     for guest, env, how in BOTH:
         root = f"{WORLD.folder}/apt-{how}"
         for part in ("lists/partial", "cache/archives/partial", "etc", "out"):

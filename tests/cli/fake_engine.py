@@ -144,7 +144,11 @@ class Engine:
                 return None
             if self.create_error:
                 return self.error(message, *self.create_error)
-            return self.reply(message, CREATE, field(1, number) + field(2, "f" * 64) + field(3, self.isolation) + field(4, "pool"))
+            body = field(1, number) + field(2, "f" * 64) + field(3, self.isolation) + field(4, "pool")
+            if 8 in self.creates[-1]:
+                network = b"".join(field(1, entry) for entry in self.creates[-1][8])
+                body += field(5, network + field(3, "169.254.7.2") + field(4, "169.254.7.1") + field(5, 30) + field(6, 8080))
+            return self.reply(message, CREATE, body)
         if DESTROY in message:
             with self.lock:
                 self.destroyed += parse(message[DESTROY][0]).get(1, [0])

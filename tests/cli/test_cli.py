@@ -189,6 +189,16 @@ def signals_timeouts_and_limits_show(engine):
 
 
 @test
+def an_error_about_a_field_names_its_option(engine):
+    for field, option in (("memory_mib", "--memory"), ("vcpu_count", "--vcpus"), ("disk_mib", "--disk"), ("pool_wait_ms", "--wait"),
+                          ("min_isolation", "--min-isolation"), ("session_key", "--session-key"), ("egress_allow", "--egress"),
+                          ("env_vars", "--env"), ("template_name", "--template")):
+        engine.create_error = (-2, f"{field} is wrong")
+        done = cli("run", "--template", "t", engine=engine)
+        assert done.returncode == 1 and f"{field} is wrong ({option})" in done.err, done.err
+
+
+@test
 def every_option_reaches_the_engine(engine):
     engine.scripts["cat"] = exec_result()
     done = cli("run", "--template", "t", "--socket", engine.path, "--memory", "64", "--vcpus", "2", "--wait", "7", "--session-key",
@@ -199,6 +209,10 @@ def every_option_reaches_the_engine(engine):
     assert engine.creates[0] == {1: [64], 2: [2], 3: [b"t"], 4: [b"A=1", b"B="], 5: [7], 6: [b"key"],
                                  8: [b"a.example:443", b"*.b.example"], 10: [2], 11: [99]}, engine.creates[0]
     assert engine.execs[0][7] == [b"in\0put"] and 7 not in engine.execs[1]
+    assert json.loads(done.out.splitlines()[0])["network"] == {
+        "egress": ["a.example:443", "*.b.example"], "guest_address": "169.254.7.2", "host_address": "169.254.7.1", "prefix_bits": 30,
+        "broker_port": 8080, "transparent": False}, done.out
+    assert "f" * 64 not in done.out + done.err  # the session's token
     cli("run", "--template", "t", "--exec", "cat", engine=engine)
     assert engine.creates[1] == {1: [512], 2: [1], 3: [b"t"], 5: [5000]}, engine.creates[1]
     cli("run", "--template", "t", "--no-egress", "--exec", "cat", engine=engine)
@@ -495,6 +509,12 @@ def doctor_asks_the_engine_first(engine):
     os.symlink("debian", engine.dir + "/python-agent")
     done = cli("doctor", "--store", engine.dir, engine=engine)
     assert done.returncode == 0 and "2 in " + engine.dir in done.out and "fix: turn it on" in done.out, done.out
+    for network, status in (({"trouble": None, "broker_up": True}, "ok"), ({"trouble": "it does not answer", "broker_up": False}, "warn")):
+        engine.status = json.dumps({"tiers": TIERS, "network": network})
+        done = cli("doctor", "--json", "--store", engine.dir, engine=engine)
+        check = [c for c in json.loads(done.out)["checks"] if c["name"] == "network"]
+        assert done.returncode == 0 and check[0]["status"] == status, done.out
+    assert check[0]["detail"] == "it does not answer" and "sandbox-broker" in check[0]["fix"], check
     engine.status = json.dumps({"tiers": TIERS[:1]})
     assert cli("doctor", engine=engine).returncode == 1
 

@@ -90,7 +90,44 @@ def fields(data):
     return found
 
 
-CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, SESSION_RENEW, ERROR = 1, 2, 3, 4, 5, 6, 7, 8, 15
+def every(data, number):
+    """All values of one field, as int or bytes."""
+    found, at = [], 0
+    while at < len(data):
+        key, at = read_varint(data, at)
+        if key & 7 == 0:
+            value, at = read_varint(data, at)
+        else:
+            size, at = read_varint(data, at)
+            value = data[at:at + size]
+            at += size
+        if key >> 3 == number:
+            found.append(value)
+    return found
+
+
+CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, SESSION_RENEW, STREAM, ERROR = 1, 2, 3, 4, 5, 6, 7, 8, 9, 15
+STREAM_STDIN, STREAM_STDIN_END, STREAM_EXIT, STREAM_WINDOW = 1, 2, 18, 22
+STREAM_ROOM, STREAM_PIECE = 128 * 1024, 32 * 1024
+
+
+class Made:
+    """What a create was answered with."""
+
+    def __init__(self, body):
+        found = fields(body)
+        self.id, self.token, self.isolation, self.start = found[1], found[2].decode(), found[3], found[4].decode()
+        self.network = Network(found[5]) if 5 in found else None
+
+
+class Network:
+    """A sandbox's, as the engine reports it."""
+
+    def __init__(self, body):
+        found = fields(body)
+        self.egress = [x.decode() for x in every(body, 1)]
+        self.guest, self.host, self.bits, self.port = found[3].decode(), found[4].decode(), found[5], found[6]
+        self.transparent = bool(found.get(7, 0))
 
 
 class Refused(Exception):
@@ -157,10 +194,61 @@ class Client:
     def call(self, kind, body):
         return self.answer(self.ask(kind, body))[1]
 
-    def ask_create(self, memory=64, disk=0, template=TEMPLATE, key=None, ttl=0, wait_ms=20000 * SLOW, floor=0):
+    def ask_create(self, memory=64, disk=0, template=TEMPLATE, key=None, ttl=0, wait_ms=20000 * SLOW, floor=0, egress=(),
+                   deny_all=False, transparent=False, env=()):
         body = field(1, memory) + field(2, 1) + field(3, template) + field(5, wait_ms) + field(10, floor)
         body += field(6, key) + field(7, ttl) if key else b""
+        body += b"".join(field(8, entry) for entry in egress) + b"".join(field(4, variable) for variable in env)
+        body += (field(9, 1) if deny_all else b"") + (field(13, 1) if transparent else b"")
         return self.ask(CREATE, body + (field(11, disk) if disk else b""))
+
+    def make(self, **more):
+        return Made(self.answer(self.ask_create(**more))[1])
+
+    def network(self, sandbox):
+        """As inspect says; None: it has none."""
+        found = fields(self.answer(self.ask_about(INSPECT, sandbox))[1])
+        return Network(found[8]) if 8 in found else None
+
+    def put_tar(self, sandbox, path, archive):
+        """Unpacks it in the sandbox.  No answer may be due."""
+        self.last_id += 1
+        message = field(STREAM, field(1, sandbox) + field(15, field(1, path))) + field(100, self.last_id)
+        self.socket.sendall(struct.pack(">I", len(message)) + message)
+        head, fds, _, _ = socket.recv_fds(self.socket, 4, 1)
+        answer = fields(self._bytes(struct.unpack(">I", head)[0]))
+        need(ERROR not in answer and fds, f"no stream: {answer}")
+        with socket.socket(fileno=fds[0]) as line:
+            line.settimeout(60 * SLOW)
+            self._feed(line, archive)
+
+    @staticmethod
+    def _feed(line, data):
+        def send(kind, payload=b""):
+            line.sendall(struct.pack(">IB", 1 + len(payload), kind) + payload)
+
+        def receive():
+            body = b""
+            size = struct.unpack(">I", line.recv(4, socket.MSG_WAITALL))[0]
+            while len(body) < size:
+                body += line.recv(size - len(body))
+            return body[0], body[1:]
+        at, room = 0, STREAM_ROOM
+        while True:
+            while at < len(data) and room > 0:
+                piece = data[at:at + min(room, STREAM_PIECE)]
+                send(STREAM_STDIN, piece)
+                at += len(piece)
+                room -= len(piece)
+                if at == len(data):
+                    send(STREAM_STDIN_END)
+            kind, payload = receive()
+            if kind == STREAM_WINDOW:
+                room += struct.unpack(">I", payload)[0]
+            elif kind == STREAM_EXIT:
+                return
+            else:
+                raise AssertionError(f"unpacking failed: {kind} {payload}")
 
     def created(self, request):
         return fields(self.answer(request)[1])[1]

@@ -261,9 +261,9 @@ static void the_egress_of_a_create(void **state)
     r.egress_deny_all = false;
     static const char *const bad[] = {
         "",         ":",       ":80",     "host:",      "host:0", "host:65536", "host:99999999999",
-        "host:-1",  "host:8x", "ho st",   "a..b",       ".a",     "a.",         "*",
+        "host:-1",  "host:8x", "ho st",   "a..b",       ".a",     "a..",        "*",
         "*.",       "*.*.a",   "a.*.b",   "http://a/b", "a/b",    "-a",         "a-",
-        "\xc3\xa4", "a\nb",    "a:80:80", "[::1]:80"};
+        "\xff\xfe", "a\nb",    "a:80:80", "[::1%lo]:80"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         entries[0] = bytes(bad[i], strlen(bad[i]));
         refused(fd, &r, "egress_allow");
@@ -272,6 +272,13 @@ static void the_egress_of_a_create(void **state)
     memset(label, 'l', sizeof label);
     entries[0] = bytes(label, 64);
     refused(fd, &r, "malformed");
+    entries[0] = bytes("a\0b", 3);
+    refused(fd, &r, "malformed");
+    static const char *const good[] = {"a.", "\xc3\xa4", "[::1]:80", "*.A:65535"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        entries[0] = bytes(good[i], strlen(good[i]));
+        accepted(fd, &r);
+    }
     r.n_egress_allow = 0;
     r.egress_deny_all = true;
     accepted(fd, &r);

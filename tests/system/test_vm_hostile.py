@@ -118,7 +118,7 @@ def a_lost_engine_ends_each():
 
 
 def a_machine_that_never_serves():
-    """The create's deadline holds, nothing of the machine is left, and the engine goes on."""
+    """The create's deadline holds, also for what boots to be a template; nothing of either is left, and the engine goes on."""
     vmlinuz = vm_rig.find_kernel()
     if vmlinuz is None:
         return "left out: no Debian cloud kernel"
@@ -134,7 +134,9 @@ def a_machine_that_never_serves():
             raise AssertionError("a machine that serves nobody was given out")
         except Refused as error:
             need(error.code == GUEST_UNAVAILABLE and "was not ready within" in error.text, f"refused with {error}")
-        eventually(lambda: not system.agents(), 10, "its monitor is still there")
+        eventually(lambda: not system.agents(), 10 * SLOW, "its monitor is still there")
+        failed = system.log_lines("template_snapshot_failed")
+        need([line["step"] for line in failed] == ["booting it"], f"of the template: {failed}")
         client.status()
     return None
 

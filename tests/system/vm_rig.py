@@ -13,15 +13,26 @@ BUILD = os.environ["SANDBOX_BUILD"]
 VMM = os.path.join(BUILD, "src/vmm/sandbox-vmm")
 DEADLINE_S = 30 * float(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 
-PAUSE, RESUME, STATS, CONSOLE, DISK_RESIZE, SHUTDOWN = range(1, 7)
-STARTED, ENDED = 64, 65
+PAUSE, RESUME, STATS, CONSOLE, DISK_RESIZE, SHUTDOWN, CLAIM, SNAPSHOT, WORKING_SET = range(1, 10)
+STARTED, ENDED, READY = 64, 65, 66
 REASONS = ("none", "power-off", "reset", "asked", "triple fault", "internal error", "failed entry", "system event", "unknown exit",
            "run failed", "set-up failed")
 REQUEST = struct.Struct("=IIQ")
-MESSAGE = struct.Struct("=IIiIQ8Q160sII4096s")
-STAT_NAMES = ("exits_pio", "exits_mmio", "exits_signal", "exits_other", "unknown_pio", "unknown_mmio", "page_faults", "console_bytes")
+MESSAGE = struct.Struct("=IIiIQ10Q160sII4096s")
+STAT_NAMES = ("exits_pio", "exits_mmio", "exits_signal", "exits_other", "unknown_pio", "unknown_mmio", "page_faults", "console_bytes",
+              "pages_present", "pages_own")
 # What the engine gives a stock kernel.
 CMDLINE = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on"
+
+
+def crc32c(data):
+    """The checksum of snapshots."""
+    c = 0xffffffff
+    for byte in data:
+        c ^= byte
+        for _ in range(8):
+            c = c >> 1 ^ (0x82f63b78 if c & 1 else 0)
+    return c ^ 0xffffffff
 
 
 class Message:
@@ -31,9 +42,9 @@ class Message:
         parts = MESSAGE.unpack(packet)
         self.op, self.id, self.error, reason, self.value = parts[:5]
         self.reason = REASONS[reason]
-        self.stats = dict(zip(STAT_NAMES, parts[5:13]))
-        self.detail = parts[13].rstrip(b"\0").decode("ascii")
-        self.console = parts[16][:parts[14]]
+        self.stats = dict(zip(STAT_NAMES, parts[5:15]))
+        self.detail = parts[15].rstrip(b"\0").decode("ascii")
+        self.console = parts[18][:parts[16]]
 
 
 def probe():
@@ -138,11 +149,11 @@ class Vm:
     def read(self):
         return Message(self.channel.recv(MESSAGE.size + 1))
 
-    def ask(self, op, value=0):
+    def ask(self, op, value=0, fds=()):
         """The answer to a request; events that come before it are kept."""
         self.last_id += 1
         try:
-            self.channel.send(REQUEST.pack(op, self.last_id, value))
+            socket.send_fds(self.channel, [REQUEST.pack(op, self.last_id, value)], list(fds))
         except BrokenPipeError:
             raise AssertionError(f"the monitor is gone: {self.last_words()}") from None
         while True:

@@ -25,6 +25,15 @@ FIELD(sandbox_spec_t, min_isolation, 68, 4);
 FIELD(sandbox_spec_t, disk_mib, 72, 8);
 FIELD(sandbox_spec_t, reserved, 80, 48);
 
+SIZE(sandbox_network_t, 48);
+FIELD(sandbox_network_t, egress, 0, 8);
+FIELD(sandbox_network_t, egress_count, 8, 8);
+FIELD(sandbox_network_t, guest_address, 16, 8);
+FIELD(sandbox_network_t, host_address, 24, 8);
+FIELD(sandbox_network_t, prefix_bits, 32, 4);
+FIELD(sandbox_network_t, broker_port, 36, 4);
+FIELD(sandbox_network_t, transparent, 40, 1);
+
 SIZE(sandbox_status_t, 32);
 FIELD(sandbox_status_t, sandbox_id, 0, 4);
 FIELD(sandbox_status_t, is_running, 4, 1);

@@ -25,10 +25,19 @@ void machine_start(struct stage *s, const struct jail_request *q, const int fds[
             close(fds[i]);
         return;
     }
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
     fcntl(fds[1], F_SETFL, O_NONBLOCK);
-    s->slot[slot].machine = (struct machine){.is = true, .monitor = fds[0], .listener = fds[1], .dial = fds[2]};
-    atomic_fetch_add(&s->play->machines, 1);
-    stage_answer_plain(s, q, 0, (uint32_t)slot);
+    s->slot[slot].machine = (struct machine){.is = true,
+                                             .monitor = fds[0],
+                                             .listener = fds[1],
+                                             .dial = fds[2],
+                                             .template = strcmp(q->start.hostname, "template") == 0,
+                                             .clone = q->op == JAIL_OP_CLONE_VM,
+                                             .waits = q->start.waits != 0,
+                                             .shape = (unsigned)q->start.memory_mib};
+    if (!s->slot[slot].machine.template)
+        atomic_fetch_add(&s->play->machines, 1);
+    stage_answer_start(s, q, (uint32_t)slot);
 }
 
 // A connection to the host; its other end.
@@ -89,10 +98,18 @@ static void take_connection(struct stage *s, unsigned slot)
     stage_take_line(s, slot, take_fd(&fd));
 }
 
-static void answer_request(struct stage *s, const struct machine *m, const struct vmm_request *q)
+static void answer_request(struct stage *s, unsigned slot, const struct vmm_request *q, const int *fds, size_t count)
 {
     static struct vmm_message answer;
-    answer = (struct vmm_message){.op = q->op, .id = q->id};
+    struct machine *m = &s->slot[slot].machine;
+    int r = template_request(s, slot, q->op, fds, count);
+    answer = (struct vmm_message){.op = q->op, .id = q->id, .error = r};
+    if (r > 0)
+        return;
+    if (m->template) {
+        send(m->monitor, &answer, sizeof answer, MSG_NOSIGNAL);
+        return;
+    }
     switch ((enum play_monitor)atomic_load(&s->play->monitor)) {
     case MONITOR_SILENT:
         return;
@@ -116,7 +133,9 @@ static void take_request(struct stage *s, unsigned slot)
     struct machine *m = &s->slot[slot].machine;
     struct vmm_request q;
     uint8_t packet[64];
-    ssize_t n = recv(m->monitor, packet, sizeof packet, MSG_DONTWAIT);
+    int fds[VMM_REQUEST_FDS_MAX];
+    size_t count = VMM_REQUEST_FDS_MAX, least = 0, most = 0;
+    ssize_t n = fdpass_recv(m->monitor, packet, sizeof packet, fds, &count);
     if (n < 0)
         return;
     if (n == 0) {  // the real monitor ends with its channel
@@ -124,12 +143,15 @@ static void take_request(struct stage *s, unsigned slot)
         stage_end_slot(s, slot, 0, false);
         return;
     }
-    if (vmm_request_check(packet, (size_t)n, &q) < 0) {
+    bool good = vmm_request_check(packet, (size_t)n, &q) == 0;
+    if (good)
+        vmm_request_fds(q.op, &least, &most);
+    if (!good || count < least || count > most)
         atomic_store(&s->play->broken, true);
-        return;
-    }
-    atomic_fetch_add(q.op == VMM_OP_PAUSE ? &s->play->vm_pauses : &s->play->vm_resumes, 1);
-    answer_request(s, m, &q);
+    else
+        answer_request(s, slot, &q, fds, count);
+    for (size_t i = 0; i < count && count != FDPASS_LOST; i++)
+        close(fds[i]);
 }
 
 // It is closed at once by an engine that expects no second one.
@@ -151,7 +173,8 @@ void machines_turn(struct stage *s)
         struct machine *m = &s->slot[i].machine;
         if (!s->slot[i].live || s->slot[i].dying || !m->is)
             continue;
-        if (s->slot[i].control < 0 && !atomic_load(&s->play->hold_boots))
+        bool mute = m->template && m->clone && atomic_load(&s->play->template) == TEMPLATE_TRIAL_MUTE;
+        if (s->slot[i].control < 0 && !m->waits && !mute && !atomic_load(&s->play->hold_boots))
             s->slot[i].control = call_host(m);
         take_connection(s, i);
         if (m->monitor >= 0)

@@ -8,7 +8,9 @@
 #include "wire/limits.h"
 #include "wire/pb.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -29,6 +31,42 @@ void stage_answer_plain(struct stage *s, const struct jail_request *q, int error
     if (error < 0)
         strcpy(reply.detail, "as the test wanted");
     answer(s, &reply);
+}
+
+// ---- lines ----
+
+// Bound to the loopback device here, which has all addresses of 127/8.
+static int bind_one(int type, uint32_t address)
+{
+    int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(address)};
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || (type == SOCK_STREAM && listen(fd, 4) < 0))
+        abort();
+    return fd;
+}
+
+void stage_answer_start(struct stage *s, const struct jail_request *q, uint32_t slot)
+{
+    struct jail_reply reply = {.op = q->op, .id = q->id, .slot = slot};
+    int fds[JAIL_REPLY_FDS_MAX];
+    size_t count = 0;
+    if (q->network.line != 0) {
+        uint32_t host = 0x7F000001u + (slot << 2);
+        reply.line.prefix = 30;
+        memcpy(reply.line.host, &(uint32_t){htonl(host)}, 4);
+        memcpy(reply.line.guest, &(uint32_t){htonl(host + 1)}, 4);
+        bool transparent = (q->network.line & JAIL_LINE_TRANSPARENT) != 0;
+        for (; count < (transparent ? 4 : 1); count++)
+            fds[count] = bind_one(count == 2 ? SOCK_DGRAM : SOCK_STREAM, host);
+        atomic_fetch_add(&s->play->line_starts, 1);
+    }
+    atomic_store(&s->play->line, q->network.line);
+    if (atomic_load(&s->play->wrong_line) && count > 0)
+        reply.line.guest[0]++;
+    if (jail_answer_fds(s->rig->channel, &reply, fds, count) < 0)
+        s->over = true;
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
 }
 
 // ---- sandboxes ----
@@ -174,7 +212,7 @@ static void start(struct stage *s, const struct jail_request *q, int fd)
     memcpy(&first, q->volume.id, sizeof first);
     atomic_store(&s->play->start_volume, first);
     s->slot[slot].control = fd;
-    stage_answer_plain(s, q, 0, (uint32_t)slot);
+    stage_answer_start(s, q, (uint32_t)slot);
 }
 
 // ---- what was kept back ----
@@ -209,10 +247,25 @@ static void take_start(struct stage *s, const struct jail_request *q, int fd)
     atomic_store(&s->play->held_starts, s->held_starts);
 }
 
+// Machines that the engine wants for itself, as templates, are counted; unless the test has some, they cannot be had, and every
+// sandbox boots.
+static void start_machine(struct stage *s, const struct jail_request *q, int fds[static JAIL_FDS_MAX])
+{
+    bool template = strcmp(q->start.hostname, "template") == 0;
+    atomic_fetch_add(template ? &s->play->template_starts : &s->play->starts, 1);
+    if (!template || atomic_load(&s->play->has_templates)) {
+        machine_start(s, q, fds);
+        return;
+    }
+    for (size_t i = 0; i < JAIL_FDS_MAX; i++)
+        close_fd(&fds[i]);
+    stage_answer_plain(s, q, -ENOMEM, 0);
+}
+
 static void on_request(struct stage *s)
 {
     struct jail_request q;
-    int fds[JAIL_FDS_MAX] = {-1, -1, -1};
+    int fds[JAIL_FDS_MAX];
     int r = jail_receive(s->rig->channel, &q, fds);
     int fd = fds[0];
     if (r <= 0) {
@@ -228,6 +281,11 @@ static void on_request(struct stage *s)
     case JAIL_OP_PROBE:
         stage_answer_plain(s, &q, atomic_load(&p->probe_error), 0);
         break;
+    case JAIL_OP_NETWORK:
+        atomic_store(&p->port, q.network.port);
+        atomic_store(&p->synthetic_bits, q.network.synthetic_prefix);
+        stage_answer_plain(s, &q, atomic_load(&p->network_error), 0);
+        break;
     case JAIL_OP_PROBE_VM:
         stage_answer_plain(s, &q, atomic_load(&p->has_kvm) ? 0 : -ENOENT, 0);
         break;
@@ -237,8 +295,10 @@ static void on_request(struct stage *s)
         stage_answer_plain(s, &q, atomic_load(&p->kernel_error), 0);
         break;
     case JAIL_OP_START_VM:
-        atomic_fetch_add(&p->starts, 1);
-        machine_start(s, &q, fds);
+        start_machine(s, &q, fds);
+        break;
+    case JAIL_OP_CLONE_VM:
+        template_clone(s, &q, fds);
         break;
     case JAIL_OP_IMAGE:
     case JAIL_OP_MOUNT:
@@ -321,9 +381,27 @@ static void report_pong(struct stage *s, unsigned slot, uint64_t nonce)
     report(s, slot, &message);
 }
 
+static void note_configuration(struct play *play, const Sandbox__Agent__Configure *configure)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < configure->n_env && at + configure->env[i].len + 1 < sizeof play->env; i++) {
+        memcpy(play->env + at, configure->env[i].data, configure->env[i].len);
+        at += configure->env[i].len;
+        play->env[at++] = '\n';
+    }
+    play->env[at] = '\0';
+    snprintf(play->resolver, sizeof play->resolver, "%.*s", (int)configure->resolver.len,
+             (const char *)configure->resolver.data);
+}
+
 static void on_configure(struct stage *s, unsigned slot, const Sandbox__Agent__Configure *configure)
 {
+    if (s->slot[slot].machine.template) {  // tried, for nobody
+        report_configured(s, slot, 0);
+        return;
+    }
     atomic_store(&s->play->env_vars, (unsigned)configure->n_env);
+    note_configuration(s->play, configure);
     atomic_fetch_add(&s->play->configures, 1);
     if (configure->machine_id.len != 32 || configure->hostname.len != 12)
         atomic_store(&s->play->broken, true);
@@ -368,6 +446,8 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
     Sandbox__Agent__Command *command = (Sandbox__Agent__Command *)pb_unpack(&sandbox__agent__command__descriptor, bytes, n);
     if (command == NULL)
         atomic_store(&s->play->broken, true);
+    else if (s->slot[slot].machine.is && template_command(s, slot, command))
+        ;
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
         on_configure(s, slot, command->configure);
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fd >= 0) {
@@ -541,8 +621,11 @@ void *play_jailer(void *arg)
     }
     for (unsigned i = 0; i < SLOTS; i++) {
         close_fd(&s->slot[i].control);
-        if (s->slot[i].live)
-            machine_bury(s, i);
+        if (!s->slot[i].live)
+            continue;
+        if (s->slot[i].machine.template)  // the engine's own, for which it does not wait at its end
+            atomic_fetch_sub(&s->play->live, 1);
+        machine_bury(s, i);
     }
     for (unsigned i = 0; i < LINES; i++)
         close_fd(&s->line[i].fd);

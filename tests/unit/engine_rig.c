@@ -70,13 +70,25 @@ void rig_write_template(struct rig *rig, const char *name, const char *bytes)
     assert_int_equal(template_write_manifest(dir, &m), 0);
 }
 
-static void write_part(int dir, struct manifest *m, const char *name)
+static void write_part(int dir, struct manifest *m, const char *name, const char *bytes)
 {
-    write_file(dir, name, name);
+    write_file(dir, name, bytes);
     cleanup_fd int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
     snprintf(m->file[m->files].name, sizeof m->file[0].name, "%s", name);
     assert_int_equal(digest_file(fd, &m->file[m->files].size, m->file[m->files].digest), 0);
     m->files++;
+}
+
+void rig_write_kernel(struct rig *rig, const char *bytes)
+{
+    char path[128];
+    rig_path(rig, "templates/kernels/default", path, sizeof path);
+    cleanup_fd int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct manifest m = {0};
+    write_part(dir, &m, KERNEL_INITRAMFS_FILE, KERNEL_INITRAMFS_FILE);  // in order
+    write_part(dir, &m, KERNEL_VMLINUX_FILE, bytes);
+    unlinkat(dir, "manifest.bin", 0);
+    assert_int_equal(template_write_manifest(dir, &m), 0);
 }
 
 void rig_with_machines(struct rig *rig)
@@ -86,11 +98,7 @@ void rig_with_machines(struct rig *rig)
     assert_int_equal(mkdir(path, 0755), 0);
     rig_path(rig, "templates/kernels/default", path, sizeof path);
     assert_int_equal(mkdir(path, 0755), 0);
-    cleanup_fd int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    struct manifest m = {0};
-    write_part(dir, &m, KERNEL_INITRAMFS_FILE);  // in order
-    write_part(dir, &m, KERNEL_VMLINUX_FILE);
-    assert_int_equal(template_write_manifest(dir, &m), 0);
+    rig_write_kernel(rig, KERNEL_VMLINUX_FILE);
     atomic_store(&rig->play.has_kvm, true);
 }
 
@@ -165,12 +173,8 @@ static void exec_engine(const struct rig *rig, int channel, const char *const *a
     _exit(98);
 }
 
-struct rig *rig_launch(const char *const *args, void (*prepare)(struct rig *rig))
+static void launch(struct rig *rig, const char *const *args)
 {
-    struct rig *rig = calloc(1, sizeof *rig);
-    make_folders(rig);
-    if (prepare != NULL)
-        prepare(rig);
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     rig->channel = pair[0];
@@ -181,6 +185,15 @@ struct rig *rig_launch(const char *const *args, void (*prepare)(struct rig *rig)
     close(pair[1]);
     assert_int_equal(pthread_create(&rig->jailer, NULL, play_jailer, rig), 0);
     rig->jailer_runs = true;
+}
+
+struct rig *rig_launch(const char *const *args, void (*prepare)(struct rig *rig))
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+    make_folders(rig);
+    if (prepare != NULL)
+        prepare(rig);
+    launch(rig, args);
     return rig;
 }
 
@@ -223,20 +236,26 @@ int rig_wait(struct rig *rig)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+static void end_jailer(struct rig *rig)
+{
+    atomic_store(&rig->stop, true);
+    if (rig->jailer_runs)
+        pthread_join(rig->jailer, NULL);
+    rig->jailer_runs = false;
+}
+
 void rig_free(struct rig *rig)
 {
     if (rig->engine > 0) {
         kill(rig->engine, SIGKILL);
         waitpid(rig->engine, NULL, 0);
     }
-    atomic_store(&rig->stop, true);
-    if (rig->jailer_runs)
-        pthread_join(rig->jailer, NULL);
+    end_jailer(rig);
     nftw(rig->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(rig);
 }
 
-void rig_stop(struct rig *rig)
+static void end_engine(struct rig *rig)
 {
     kill(rig->engine, SIGTERM);
     int status = rig_wait(rig);
@@ -246,7 +265,24 @@ void rig_stop(struct rig *rig)
     }
     assert_false(atomic_load(&rig->play.broken));
     assert_int_equal(atomic_load(&rig->play.live), 0);
+}
+
+void rig_stop(struct rig *rig)
+{
+    end_engine(rig);
     rig_free(rig);
+}
+
+void rig_again(struct rig *rig, const char *const *args)
+{
+    char path[128];
+    end_engine(rig);
+    end_jailer(rig);
+    atomic_store(&rig->stop, false);
+    rig_path(rig, "log", path, sizeof path);
+    unlink(path);
+    launch(rig, args);
+    rig_await_ready(rig);
 }
 
 int rig_run_program(const char *const *args, char *out, size_t size)

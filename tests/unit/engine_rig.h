@@ -27,15 +27,35 @@ enum play_configure {
 };
 enum play_op { OP_ECHO, OP_RAN, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
 
+// What goes wrong with a machine that is to be a template, or with a clone of it.
+enum play_template {
+    TEMPLATE_OK,
+    TEMPLATE_SILENT,       // it boots, and is never prepared
+    TEMPLATE_ENDS,         // it ends while it is prepared
+    TEMPLATE_UNSAVED,      // its monitor cannot save it
+    TEMPLATE_CLOSES,       // its monitor ends while it is saved
+    TEMPLATE_TRIAL_FAILS,  // the first clone cannot be started
+    TEMPLATE_TRIAL_MUTE,   // ... does not call
+    TEMPLATE_TRIAL_ENDS,   // ... ends
+    TEMPLATE_TRIAL_SAME,   // ... cannot take its identity
+    TEMPLATE_TRIAL_EARLY,  // ... says something else before it has one
+    TEMPLATE_UNRECORDED,   // its working set cannot be had
+    TEMPLATE_KINDS
+};
+
 enum play_monitor { MONITOR_OK, MONITOR_SILENT, MONITOR_REFUSES, MONITOR_GARBAGE, MONITOR_CLOSES };
 
 struct play {
-    atomic_bool has_kvm;      // the vm tier can be had; the kernel is in the store when rig_vm_store made it
-    atomic_int kernel_error;  // of KERNEL
-    atomic_bool hold_boots;   // machines run, but do not call
-    atomic_int monitor;       // enum play_monitor: what it says to a request
-    atomic_int end_reason;    // enum vmm_reason, said before a machine ends; 0: nothing
-    atomic_int ask_port;      // a slot + 1: that machine makes a second connection to the host
+    atomic_bool has_kvm;        // the vm tier can be had; the kernel is in the store when rig_vm_store made it
+    atomic_int kernel_error;    // of KERNEL
+    atomic_bool hold_boots;     // machines run, but do not call
+    atomic_int monitor;         // enum play_monitor: what it says to a request
+    atomic_int end_reason;      // enum vmm_reason, said before a machine ends; 0: nothing
+    atomic_bool has_templates;  // machines that the engine wants as templates can be had
+    atomic_bool clones_same;    // clones cannot take an identity
+    atomic_int template;        // enum play_template
+    atomic_uint template_kib;   // of memory that a template has written, beside a few words
+    atomic_int ask_port;        // a slot + 1: that machine makes a second connection to the host
     atomic_int probe_error, start_error, mount_error;  // negative errno to answer with
     atomic_bool hold_starts, hold_exits, hold_stats;   // requests that are kept until it is false again
     atomic_int configure;                              // enum play_configure
@@ -49,10 +69,17 @@ struct play {
     atomic_bool hold_volumes;               // keeps VOLUME_CREATE until it is false again
     atomic_uint volumes;                    // files there are; with a number before the start, foreign ones
     atomic_uint_least64_t end_stream;       // the agent in slot 0 reports the end of this line
+    atomic_int network_error;               // of NETWORK
+    atomic_bool wrong_line;                 // a sandbox's line has two ends in different networks
     // What it saw:
+    atomic_uint port, synthetic_bits;  // of NETWORK
+    atomic_uint line, line_starts;     // of the last START, and how many there were with one
+    char env[8192], resolver[32];      // of the last Configure, which `configures` counts: its variables, one a line
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
-    atomic_uint machines, vm_pauses, vm_resumes, second_calls_closed;
+    atomic_uint machines, template_starts, prepares, snapshots, trials, recordings, clones, claims, identities;
+    atomic_uint_least64_t last_entropy, last_boot_id;  // sums of the last identity's
+    atomic_uint vm_pauses, vm_resumes, second_calls_closed;
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint configures, env_vars;                   // how many, and of the last Configure
@@ -80,8 +107,12 @@ struct rig *rig_launch(const char *const *args, void (*prepare)(struct rig *rig)
 void rig_await_ready(struct rig *rig);
 // For rig_launch: a machine with KVM, and the kernel `default`.
 void rig_with_machines(struct rig *rig);
+// Puts another vmlinux in that one's place.
+void rig_write_kernel(struct rig *rig, const char *bytes);
 // Asks the engine to end, and checks that it does so with status 0 and leaves no sandbox; frees.
 void rig_stop(struct rig *rig);
+// The same, and starts it again in the same folders, with an empty log.
+void rig_again(struct rig *rig, const char *const *args);
 // Waits until the engine has ended; its exit status, or -1 after a signal.
 int rig_wait(struct rig *rig);
 void rig_free(struct rig *rig);

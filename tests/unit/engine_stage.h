@@ -5,7 +5,7 @@
 #include "engine_rig.h"
 #include "sys/jail.h"
 
-enum { SLOTS = 64, LINES = 512, HELD = 512, VOLUMES = 64 };
+enum { SLOTS = 256, LINES = 512, HELD = 512, VOLUMES = 64 };
 
 struct line {
     int fd;  // -1: free
@@ -15,10 +15,15 @@ struct line {
 
 // A vm tier's sandbox has these as well.
 struct machine {
-    bool is;       // this slot has one
-    int monitor;   // its end of the channel to the engine
-    int listener;  // connections to the machine come here
-    int dial;      // and those from it go there
+    bool is;         // this slot has one
+    int monitor;     // its end of the channel to the engine
+    int listener;    // connections to the machine come here
+    int dial;        // and those from it go there
+    bool template;   // the engine's own
+    bool clone;      // of a snapshot; it takes an identity first
+    bool waits;      // to be claimed
+    bool named;      // it has its identity
+    unsigned shape;  // of what its template was
 };
 
 struct stage {
@@ -48,6 +53,8 @@ struct stage {
 // ---- engine_play.c ----
 
 void stage_answer_plain(struct stage *s, const struct jail_request *q, int error, uint32_t slot);
+// What a START is answered with: also the line it asked for.
+void stage_answer_start(struct stage *s, const struct jail_request *q, uint32_t slot);
 // A free slot, occupied now and noted in `play`; -1 after a failure that has been answered.
 int stage_occupy(struct stage *s, const struct jail_request *q);
 // The sandbox in it ends at the next turn.
@@ -68,5 +75,14 @@ void machine_report(struct stage *s, unsigned slot, const uint8_t *bytes, size_t
 void machine_on_control(struct stage *s, unsigned slot);
 // The monitor's last word, where there is one to say.
 void machine_bury(struct stage *s, unsigned slot);
+
+// ---- engine_templates.c ----
+
+// Takes the descriptors of a CLONE_VM, whose files must be what a snapshot's are.
+void template_clone(struct stage *s, const struct jail_request *q, int fds[static JAIL_FDS_MAX]);
+// A request to the machine's monitor that has to do with templates; its error, or 1: it is never answered.
+int template_request(struct stage *s, unsigned slot, uint32_t op, const int *fds, size_t count);
+// A command to a machine.  False: it is not about templates.
+bool template_command(struct stage *s, unsigned slot, const Sandbox__Agent__Command *command);
 
 #endif

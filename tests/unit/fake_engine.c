@@ -217,6 +217,14 @@ void fake_behave(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *
 {
     (void)arg;
     Sandbox__CreateResponse create = SANDBOX__CREATE_RESPONSE__INIT;
+    Sandbox__Network network = SANDBOX__NETWORK__INIT;
+    char *egress[] = {(char *)"index.example.org:443", (char *)"*.example.net"};
+    network.n_egress = 2;
+    network.egress = egress;
+    network.guest_address = (char *)"169.254.7.2";
+    network.host_address = (char *)"169.254.7.1";
+    network.prefix_bits = 30;
+    network.broker_port = 8080;
     Sandbox__DestroyResponse destroy = SANDBOX__DESTROY_RESPONSE__INIT;
     Sandbox__PauseResponse pause = SANDBOX__PAUSE_RESPONSE__INIT;
     Sandbox__ResumeResponse resume = SANDBOX__RESUME_RESPONSE__INIT;
@@ -232,6 +240,8 @@ void fake_behave(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *
         create.session_token = (char *)"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
         create.isolation = SANDBOX__ISOLATION__ISOLATION_CONTAINER;
         create.start = (char *)"cold";
+        if (m->create->n_egress_allow > 0)
+            create.network = &network;
         reply.create = &create;
         break;
     case SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY:

@@ -33,7 +33,8 @@ void fake_stop_reading(struct fake_peer *peer);
 // Both directions end.
 void fake_hang_up(struct fake_peer *peer);
 
-// Behaves: gives ids from 1, and lets exec answer "out", "err", 0.  The handler for what a test does not care about.
+// Behaves: gives ids from 1, a network to whoever asks to reach anything, and lets exec answer "out", "err", 0.  The handler
+// for what a test does not care about.
 void fake_behave(struct fake_peer *peer, const Sandbox__ClientMessage *m, void *arg);
 
 // Sandboxes that were destroyed, on any connection of any engine since the last fake_start.

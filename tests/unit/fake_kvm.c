@@ -64,9 +64,11 @@ static int answer_system(struct fake_kvm *f, unsigned long request, void *data)
     case KVM_GET_API_VERSION:
         return f->api_version;
     case KVM_CHECK_EXTENSION:
-        if (number == KVM_CAP_SMALLER_MAXPHYADDR || (int)number == f->missing)
+        if (number == KVM_CAP_SMALLER_MAXPHYADDR)
+            return f->shadows;
+        if ((int)number == f->missing)
             return 0;
-        return number == KVM_CAP_MAX_VCPUS ? FAKE_VCPUS_MAX : 1;
+        return number == KVM_CAP_XSAVE2 ? f->xsave2 : number == KVM_CAP_MAX_VCPUS ? FAKE_VCPUS_MAX : 1;
     case KVM_GET_VCPU_MMAP_SIZE:
         return FAKE_RUN_BYTES;
     case KVM_GET_SUPPORTED_CPUID:
@@ -78,6 +80,36 @@ static int answer_system(struct fake_kvm *f, unsigned long request, void *data)
     default:
         return -ENOTTY;
     }
+}
+
+static int list_msrs(struct fake_kvm *f, struct kvm_msr_list *list)
+{
+    list->nmsrs = (uint32_t)f->msrs;
+    memcpy(list->indices, f->msr, f->msrs * sizeof f->msr[0]);
+    return 0;
+}
+
+static int get_msrs(struct fake_kvm *f, struct kvm_msrs *msrs)
+{
+    for (uint32_t i = 0; i < msrs->nmsrs; i++) {
+        uint32_t index = msrs->entries[i].index;
+        if (index == f->msr_unreadable)
+            return (int)i;
+        msrs->entries[i].data = index == f->msr_zero ? 0 : 1000 + index;
+    }
+    return (int)msrs->nmsrs;
+}
+
+static int set_msrs(struct fake_kvm *f, const struct kvm_msrs *msrs)
+{
+    if (f->msrs_taken >= 0)
+        return f->msrs_taken;
+    for (uint32_t i = 0; i < msrs->nmsrs; i++) {
+        if (msrs->entries[i].index == f->msr_refused)
+            return (int)i;
+        f->set_msr[f->set_msrs++ % 256] = msrs->entries[i];
+    }
+    return (int)msrs->nmsrs;
 }
 
 static int answer(struct fake_kvm *f, unsigned long request, void *data)
@@ -96,7 +128,26 @@ static int answer(struct fake_kvm *f, unsigned long request, void *data)
         f->cpuid[f->cpuids++] = *(struct cpuid_table *)data;
         return 0;
     case KVM_SET_MSRS:
-        return f->msrs_taken >= 0 ? f->msrs_taken : (int)((struct kvm_msrs *)data)->nmsrs;
+        return set_msrs(f, data);
+    case KVM_GET_MSRS:
+        return get_msrs(f, data);
+    case KVM_GET_MSR_INDEX_LIST:
+        return list_msrs(f, data);
+    case KVM_GET_TSC_KHZ:
+        return f->tsc_khz;
+    case KVM_GET_CPUID2:
+        fake_kvm_supported(data);
+        return 0;
+    case KVM_SET_CLOCK:
+        f->set_clock = ((struct kvm_clock_data *)data)->clock;
+        f->set_clock_flags = ((struct kvm_clock_data *)data)->flags;
+        return 0;
+    case KVM_GET_IRQCHIP:
+        memset(&((struct kvm_irqchip *)data)->chip, f->fill, sizeof((struct kvm_irqchip *)data)->chip);
+        return 0;
+    case KVM_GET_XSAVE2:
+        memset(data, f->fill, (size_t)f->xsave2);
+        return 0;
     case KVM_GET_SREGS:
         memset(data, 0, sizeof(struct kvm_sregs));
         return 0;
@@ -106,6 +157,25 @@ static int answer(struct fake_kvm *f, unsigned long request, void *data)
     case KVM_SET_REGS:
         f->regs = *(struct kvm_regs *)data;
         return 0;
+    case KVM_GET_CLOCK:
+    case KVM_GET_MP_STATE:
+    case KVM_GET_REGS:
+    case KVM_GET_XSAVE:
+    case KVM_GET_XCRS:
+    case KVM_GET_DEBUGREGS:
+    case KVM_GET_LAPIC:
+    case KVM_GET_VCPU_EVENTS:
+        memset(data, f->fill, _IOC_SIZE(request));
+        return 0;
+    case KVM_SET_MP_STATE:
+    case KVM_SET_XSAVE:
+    case KVM_SET_XCRS:
+    case KVM_SET_DEBUGREGS:
+    case KVM_SET_LAPIC:
+    case KVM_SET_VCPU_EVENTS:
+    case KVM_SET_TSC_KHZ:
+    case KVM_SET_IRQCHIP:
+    case KVM_KVMCLOCK_CTRL:
     case KVM_SET_FPU:
     case KVM_SET_TSS_ADDR:
     case KVM_SET_IDENTITY_MAP_ADDR:
@@ -183,6 +253,10 @@ void fake_kvm_init(struct fake_kvm *fake)
         .api_version = KVM_API_VERSION,
         .missing = -1,
         .msrs_taken = -1,
+        .fill = 0x5a,
+        .tsc_khz = 2600000,
+        .msr = {0x10, 0x6e0, 0xc0000080, 0x4b564d01, 0x40000000, 0x17b, 0x1a0},
+        .msrs = 7,
         .next_fd = FAKE_FD_FIRST,
         .lock = PTHREAD_MUTEX_INITIALIZER,
     };

@@ -26,7 +26,20 @@ struct fake_kvm {
     int fail_with;   // negative errno
     int missing;     // a capability this KVM does not have, or -1
     int api_version;
+    bool shadows;    // guests' page tables: nested paging is off
     int msrs_taken;  // what KVM_SET_MSRS answers, or -1 for all
+    // What vCPUs hold, for snapshots: state that KVM_GET_* gives is filled with these bytes.
+    uint8_t fill;
+    int xsave2;  // what KVM_CAP_XSAVE2 says
+    int tsc_khz;
+    uint32_t msr[16];  // of the index list; the one that is unreadable and the one that is refused: 0, none
+    size_t msrs;
+    uint32_t msr_unreadable, msr_refused;
+    uint64_t msr_zero;                  // this one reads as 0
+    struct kvm_msr_entry set_msr[256];  // that were set, in order
+    size_t set_msrs;
+    uint64_t set_clock;
+    uint32_t set_clock_flags;
     unsigned open_fds, mapped;
     int next_fd;
     struct kvm_userspace_memory_region slot[4];

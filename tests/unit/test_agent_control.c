@@ -56,6 +56,84 @@ static void nothing_is_done_before_configure(void **state)
     rig_stop(&rig);
 }
 
+// ---- before a snapshot ----
+
+static void send_prepare(struct rig *rig, const char *script)
+{
+    ProtobufCBinaryData argv[] = {bytes_of("sh"), bytes_of("-c"), bytes_of(script != NULL ? script : "")};
+    Sandbox__Agent__Prepare prepare = SANDBOX__AGENT__PREPARE__INIT;
+    prepare.argv = argv;
+    prepare.n_argv = script != NULL ? 3 : 0;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_PREPARE;
+    command.prepare = &prepare;
+    rig_command(rig, &command, -1);
+}
+
+static void expect_prepared(struct rig *rig)
+{
+    Sandbox__Agent__Report *report = rig_report(rig);
+    assert_int_equal(report->report_case, SANDBOX__AGENT__REPORT__REPORT_PREPARED);
+    pb_free(report);
+}
+
+static void what_is_worth_doing_once_is_done_before_configure(void **state)
+{
+    struct rig rig;
+    rig_start(&rig, NULL);
+    send_prepare(&rig, "echo once >>/tmp/prepared");
+    expect_prepared(&rig);
+    // Whatever came of it: a template whose image has no such program is one all the same.
+    static const char *const scripts[] = {"exit 7", "kill -9 $$", "head -c 200000 /dev/zero", NULL};
+    for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+        send_prepare(&rig, scripts[i]);
+        expect_prepared(&rig);
+    }
+    assert_true(ping(&rig, 3) == 3);
+    // It is an ordinary agent afterwards, of nobody yet.
+    struct script s;
+    script_init(&s, "true");
+    guest_result *r = rig_script(&rig, &s);
+    assert_int_equal(r->status, STATUS(NO_WORKSPACE));
+    pb_free(r);
+    Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
+    c.machine_id = bytes_of("0123456789abcdef0123456789abcdef");
+    c.hostname = bytes_of("box");
+    Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, 0);
+    pb_free(report);
+    char *out = rig_sh(&rig, "cat /tmp/prepared; ls /proc | grep -c '^[0-9]'");
+    assert_string_equal(out, "once\n4\n");  // the agent, the shell, ls and grep: nothing of it is left running
+    free(out);
+    rig_stop(&rig);
+}
+
+static void nothing_is_prepared_twice_at_once_or_after_configure(void **state)
+{
+    struct rig rig;
+    rig_start(&rig, NULL);
+    send_prepare(&rig, "mkfifo /tmp/line; echo one >>/tmp/prepared; read x </tmp/line");
+    send_prepare(&rig, "echo two >>/tmp/prepared");
+    assert_true(ping(&rig, 4) == 4);  // only one is answered, and not yet
+    send_prepare(&rig, "echo three >>/tmp/prepared");
+    Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
+    c.machine_id = bytes_of("0123456789abcdef0123456789abcdef");
+    c.hostname = bytes_of("box");
+    Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, 0);
+    pb_free(report);
+    char *out = rig_sh(&rig, "until [ -p /tmp/line ]; do :; done; echo x >/tmp/line; cat /tmp/prepared");
+    assert_string_equal(out, "one\n");
+    free(out);
+    expect_prepared(&rig);
+    send_prepare(&rig, "echo four >>/tmp/prepared");
+    assert_true(ping(&rig, 5) == 5);
+    out = rig_sh(&rig, "cat /tmp/prepared");
+    assert_string_equal(out, "one\n");
+    free(out);
+    rig_stop(&rig);
+}
+
 static void the_identity_is_written(void **state)
 {
     struct rig rig;
@@ -89,8 +167,9 @@ static void bad_configures_are_refused(void **state)
 {
     struct rig rig;
     rig_start(&rig, NULL);
-    ProtobufCBinaryData env[ENV_VARS_MAX + 1];
-    for (size_t i = 0; i <= ENV_VARS_MAX; i++)
+    enum { MOST = ENV_VARS_MAX + ENV_ENGINE_MAX };
+    ProtobufCBinaryData env[MOST + 1];
+    for (size_t i = 0; i <= MOST; i++)
         env[i] = bytes_of("A=1");
     const struct {
         ProtobufCBinaryData id, host, first;
@@ -102,7 +181,7 @@ static void bad_configures_are_refused(void **state)
         {bytes_of(""), bytes_of("a\nb"), bytes_of("A=1"), 1},
         {bytes_of(""), bytes_of("a234567890123456789012345678901234567890123456789012345678901234"), bytes_of("A=1"), 1},
         {bytes_of(""), bytes_of("box"), bytes_of("=1"), 1},
-        {bytes_of(""), bytes_of("box"), bytes_of("A=1"), ENV_VARS_MAX + 1},
+        {bytes_of(""), bytes_of("box"), bytes_of("A=1"), MOST + 1},
     };
     Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -119,10 +198,40 @@ static void bad_configures_are_refused(void **state)
     // None of them configured it; the largest good one does.
     c.hostname = bytes_of("a23456789012345678901234567890123456789012345678901234567890123");
     env[0] = bytes_of("A=1");
-    c.n_env = ENV_VARS_MAX;
+    c.n_env = MOST;
     Sandbox__Agent__Report *report = rig_configure(&rig, &c);
     assert_int_equal(report->configured->error_number, 0);
     pb_free(report);
+    rig_stop(&rig);
+}
+
+static void a_resolver_is_an_address_or_none(void **state)
+{
+    static const char *const bad[] = {"1.2.3",     "1.2.3.256", "::1",       "1.2.3.4\n",        " 1.2.3.4", "1.2.3.4 1.2.3.5",
+                                      "1.2.3.4.5", "0x1.2.3.4", "localhost", "100.100.100.1000", "1..2.3"};
+    struct rig rig;
+    setenv("RIG_MAKE", "ln -s /target etc/resolv.conf; echo kept > target", 1);
+    rig_start(&rig, NULL);
+    unsetenv("RIG_MAKE");
+    Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        c.resolver = bytes_of(bad[i]);
+        Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+        assert_int_equal(report->configured->error_number, EINVAL);
+        assert_non_null(strstr(report->configured->message, "resolver"));
+        pb_free(report);
+    }
+    c.resolver = (ProtobufCBinaryData){8, (uint8_t *)"1.2.3.4"};  // with its NUL
+    Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, EINVAL);
+    pb_free(report);
+    c.resolver = bytes_of("169.254.101.101");
+    report = rig_configure(&rig, &c);
+    assert_int_equal(report->configured->error_number, 0);
+    pb_free(report);
+    char *out = rig_sh(&rig, "cat /etc/resolv.conf /target");
+    assert_string_equal(out, "nameserver 169.254.101.101\nkept\n");
+    free(out);
     rig_stop(&rig);
 }
 
@@ -316,8 +425,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pings_are_answered_before_and_after_configure),
         cmocka_unit_test(nothing_is_done_before_configure),
+        cmocka_unit_test(what_is_worth_doing_once_is_done_before_configure),
+        cmocka_unit_test(nothing_is_prepared_twice_at_once_or_after_configure),
         cmocka_unit_test(the_identity_is_written),
         cmocka_unit_test(a_second_configure_is_refused),
+        cmocka_unit_test(a_resolver_is_an_address_or_none),
         cmocka_unit_test(bad_configures_are_refused),
         cmocka_unit_test(odd_images_do_not_lead_us_astray),
         cmocka_unit_test(a_workspace_that_is_a_link_is_refused),

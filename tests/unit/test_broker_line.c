@@ -110,6 +110,85 @@ static void what_is_spoilt_is_refused(void **state)
     REFUSED(4, memset(r->add.synthetic, 0, 4));
 }
 
+// ---- grants ----
+
+static struct broker_request *opening(void)
+{
+    static struct broker_request request;
+    memset(&request, 0, sizeof request);
+    request = (struct broker_request){.op = BROKER_OP_GRANT_OPEN, .id = 7, .sandbox_id = 3};
+    request.grant = (struct broker_grant){.grant_id = 9, .flags = BROKER_GRANT_SESSION, .budget_ms = 1000};
+    strcpy(request.grant.profile, "inventory");
+    strcpy(request.grant.principal, "caf\xc3\xa9");
+    strcpy(request.grant.run, "run-1.A_b");
+    return &request;
+}
+
+static void orders_about_grants(void **state)
+{
+    (void)state;
+    assert_int_equal(broker_check(opening(), 0, &policy), 0);
+    struct broker_request *r;
+#define NO_OPEN(...)                                                                                                           \
+    do {                                                                                                                       \
+        r = opening();                                                                                                         \
+        __VA_ARGS__;                                                                                                           \
+        assert_int_equal(broker_check(r, 0, &policy), -EPROTO);                                                                \
+    } while (0)
+    assert_int_equal(broker_check(opening(), 1, &policy), -EPROTO);
+    NO_OPEN(r->sandbox_id = 0);
+    NO_OPEN(r->version = 2);
+    NO_OPEN(r->grant.grant_id = 0);
+    NO_OPEN(r->grant.flags = 4);
+    NO_OPEN(memset(r->grant.profile, 0, sizeof r->grant.profile));
+    NO_OPEN(memset(r->grant.run, 0, sizeof r->grant.run));
+    NO_OPEN(r->grant.run[0] = '/');
+    NO_OPEN(r->grant.run[0] = '"');
+    NO_OPEN(memset(r->grant.profile, 'x', sizeof r->grant.profile));
+    NO_OPEN(memset(r->grant.principal, 'x', sizeof r->grant.principal));
+    NO_OPEN(memset(r->grant.run, 'x', sizeof r->grant.run));
+    NO_OPEN(r->grant.profile[BROKER_PROFILE_MAX - 1] = 'x');
+    NO_OPEN(r->grant.principal[200] = 'x');
+    NO_OPEN(r->grant.principal[0] = (char)0xff);
+    NO_OPEN(((uint8_t *)&r->add)[sizeof r->grant] = 1);
+    NO_OPEN(r->add.entry[EGRESS_ENTRIES_MAX - 1].text[0] = 'x');
+    r = opening();
+    memset(r->grant.principal, 0, sizeof r->grant.principal);  // nobody was authenticated: judged later, as every name is
+    memset(r->grant.profile, 'x', BROKER_PROFILE_MAX);
+    memset(r->grant.run, 'x', BROKER_RUN_MAX);
+    r->grant.flags = BROKER_GRANT_SESSION | BROKER_GRANT_REMOTE;
+    assert_int_equal(broker_check(r, 0, &policy), 0);
+    r->op = BROKER_OP_GRANT_CLOSE;  // with more than an id
+    assert_int_equal(broker_check(r, 0, &policy), -EPROTO);
+    struct broker_request closing = {.op = BROKER_OP_GRANT_CLOSE, .id = 1, .sandbox_id = 5, .grant.grant_id = 1};
+    assert_int_equal(broker_check(&closing, 0, &policy), 0);
+    assert_int_equal(broker_check(&closing, 1, &policy), -EPROTO);
+    closing.grant.grant_id = 0;
+    assert_int_equal(broker_check(&closing, 0, &policy), -EPROTO);
+}
+
+static void orders_about_lines(void **state)
+{
+    (void)state;
+    struct broker_request r = {.op = BROKER_OP_LINE_ADD, .id = 1, .sandbox_id = 5};
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        bool good = kind == BROKER_LINE_LISTENER || kind == BROKER_LINE_FEED;
+        r.line.kind = kind;
+        assert_int_equal(broker_check(&r, 1, &policy), good ? 0 : -EPROTO);
+        assert_int_equal(broker_check(&r, 0, &policy), -EPROTO);
+        assert_int_equal(broker_check(&r, 2, &policy), -EPROTO);
+    }
+    r.line.kind = BROKER_LINE_FEED;
+    ((uint8_t *)&r.add)[sizeof r.line] = 1;
+    assert_int_equal(broker_check(&r, 1, &policy), -EPROTO);
+    struct broker_request gone = {.op = BROKER_OP_LINE_REMOVE, .id = 1, .sandbox_id = 5};
+    assert_int_equal(broker_check(&gone, 0, &policy), 0);
+    gone.line.kind = 1;
+    assert_int_equal(broker_check(&gone, 0, &policy), -EPROTO);
+    gone = (struct broker_request){.op = BROKER_OP_LINE_REMOVE, .id = 1};
+    assert_int_equal(broker_check(&gone, 0, &policy), -EPROTO);
+}
+
 static void the_other_requests(void **state)
 {
     (void)state;
@@ -127,10 +206,9 @@ static void the_other_requests(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_policy_arrives_as_it_was),
-        cmocka_unit_test(the_largest_policy_fits),
-        cmocka_unit_test(what_is_spoilt_is_refused),
-        cmocka_unit_test(the_other_requests),
+        cmocka_unit_test(a_policy_arrives_as_it_was), cmocka_unit_test(the_largest_policy_fits),
+        cmocka_unit_test(what_is_spoilt_is_refused),  cmocka_unit_test(the_other_requests),
+        cmocka_unit_test(orders_about_grants),        cmocka_unit_test(orders_about_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

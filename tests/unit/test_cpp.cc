@@ -192,6 +192,18 @@ TEST(a_sandbox_and_its_facts)
     CHECK_EQ(status.memory_rss_mib, 56u);
     CHECK_EQ(status.page_faults, 78u);
     CHECK_EQ(engine.engine_status(), "{\"version\":\"test\"}");
+    CHECK(!sb->network());
+    const auto reaching =
+        engine.create(sandbox::Spec(64, "t").allow_egress("index.example.org:443").allow_egress("*.example.net"));
+    const std::optional<sandbox::Network> network = reaching->network();
+    CHECK(bool(network));
+    CHECK_EQ(network->egress.size(), 2u);
+    CHECK_EQ(network->egress[1], "*.example.net");
+    CHECK_EQ(network->guest_address, "169.254.7.2");
+    CHECK_EQ(network->host_address, "169.254.7.1");
+    CHECK_EQ(network->prefix_bits, 30u);
+    CHECK_EQ(network->broker_port, 8080u);
+    CHECK(!network->transparent);
 }
 
 TEST(every_error_is_thrown_with_its_code)

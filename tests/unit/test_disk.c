@@ -140,6 +140,47 @@ static void step(struct model *m)
     }
 }
 
+static uint64_t bytes_in(int fd)
+{
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    return (uint64_t)st.st_size;
+}
+
+static void read_whole(int fd, uint8_t *bytes, size_t n)
+{
+    assert_int_equal(bytes_in(fd), n);
+    assert_int_equal(pread(fd, bytes, n, 0), n);
+}
+
+// What was written so far becomes a layer, over which a fresh delta goes on; twice, so that layer and delta become one.
+static void play_over_layers(struct model *m)
+{
+    static uint8_t before[MODEL_MAX], after[MODEL_MAX];
+    int files[4];
+    for (int round = 0; round < 2; round++) {
+        int layer = files[2 * round] = temp_file(), delta = files[2 * round + 1] = temp_file();
+        size_t n = disk_bytes(m->disk);
+        assert_int_equal(disk_copy_delta(m->disk, layer), 0);
+        read_whole(layer, before, n);
+        disk_close(m->disk);
+        m->config.bytes = n;
+        m->config.layer = layer;
+        m->config.delta = delta;
+        assert_int_equal(disk_open(&m->config, &m->disk), 0);
+        assert_int_equal(disk_delta_bytes(m->disk), 0);
+        check_all(m->disk, m->image);
+        for (unsigned i = 0; i < STEPS / 4; i++)
+            step(m);
+        reopen(m);
+        read_whole(layer, after, n);
+        assert_memory_equal(after, before, n);
+    }
+    disk_close(m->disk);
+    for (int i = 0; i < 4; i++)
+        close(files[i]);
+}
+
 static void play(int base, int delta, bool plain, uint64_t start)
 {
     static struct model m;
@@ -155,7 +196,10 @@ static void play(int base, int delta, bool plain, uint64_t start)
     for (unsigned i = 0; i < STEPS; i++)
         step(&m);
     reopen(&m);
-    disk_close(m.disk);
+    if (plain)
+        disk_close(m.disk);
+    else
+        play_over_layers(&m);
     if (base < 0)
         return;
     // The base has not been touched.
@@ -269,6 +313,12 @@ static void bad_arguments(void **state)
     assert_int_equal(ftruncate(base, 64 * KIB), 0);
 #define REFUSED(...) assert_int_equal(disk_open(&(struct disk_config){__VA_ARGS__}, &d), -EINVAL)
     REFUSED(.base = -1, .delta = delta);
+    cleanup_fd int layer = temp_file();
+    assert_int_equal(ftruncate(layer, 1000), 0);
+    REFUSED(.base = -1, .layer = layer, .delta = delta, .bytes = 64 * KIB);  // not in blocks
+    assert_int_equal(ftruncate(layer, 128 * KIB), 0);
+    REFUSED(.base = -1, .layer = layer, .delta = delta, .bytes = 64 * KIB);  // longer than the disk
+    REFUSED(.base = -1, .layer = nul, .delta = delta, .bytes = 64 * KIB);
     REFUSED(.base = -1, .delta = delta, .bytes = 1000);
     REFUSED(.base = -1, .delta = delta, .bytes = DISK_BYTES_MAX + DISK_BLOCK);
     REFUSED(.base = base, .delta = delta, .bytes = 32 * KIB);  // would cut the base off

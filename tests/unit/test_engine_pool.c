@@ -99,7 +99,7 @@ static void the_first_is_cold_and_then_they_are_warm(void **state)
     await_ready(rig, 2);
     assert_true(rig_status_has(fd,
                                "\"pool\":[{\"template\":\"debian\",\"isolation\":\"container\",\"memory_mib\":64,\"vcpus\":1,"
-                               "\"disk_mib\":1024,\"ready\":2,\"filling\":0,\"target\":2}]"));
+                               "\"disk_mib\":1024,\"network\":\"none\",\"ready\":2,\"filling\":0,\"target\":2}]"));
     uint32_t id = expect_start(fd, &spec, "pool");
     rig_send_simple(fd, RIG_INSPECT, 8, id);
     Sandbox__ServerMessage *m = rig_receive(fd);

@@ -78,6 +78,7 @@ static void a_machine_is_what_one_gets_where_it_can_be_had(void **state)
     assert_true(rig_status_has(fd, "\"default_tier\":\"vm\""));
     uint32_t id = create(fd);
     assert_int_equal(rig->play.machines, 1);
+    RIG_AWAIT(rig->play.template_starts == 1);  // which would have made the next one a clone
     assert_int_equal(rig->play.memory_mib, 64);
     assert_int_equal(names_in_run(rig, "vm-"), 0);  // its socket had a name for a moment only
     atomic_store(&rig->play.op, OP_RAN);

@@ -380,7 +380,7 @@ static void stale_sockets_are_replaced(void **state)
 
 static void started_by_hand(void **state)
 {
-    char out[4096];
+    char out[16384];
     assert_int_equal(rig_run_program(ARGS("--version"), out, sizeof out), 0);
     assert_memory_equal(out, "sandbox-engine ", 15);
     assert_int_equal(rig_run_program(ARGS("--help"), out, sizeof out), 0);
@@ -452,7 +452,7 @@ static void settings_files(void **state)
     // The reference file names every setting, with its default.
     const char *reference = getenv("ENGINE_CONF");
     assert_non_null(reference);
-    char out[8192], text[32768];
+    char out[16384], text[32768];
     assert_int_equal(rig_run_program(ARGS("--check-config", "--config", reference), out, sizeof out), 0);
     assert_int_equal(rig_run_program(ARGS("--help"), out, sizeof out), 0);
     cleanup_file FILE *f = fopen(reference, "re");

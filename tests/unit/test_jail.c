@@ -57,6 +57,15 @@ static void start_fields_have_two_sides(void **state)
     TRY(volume.reserved, 1, -EPROTO);
     TRY(reserved, 1, -EPROTO);
     TRY(slot, 1, -EPROTO);
+    TRY(network.line, JAIL_LINE_ALL_, 0);
+    TRY(network.line, JAIL_LINE_ALL_ + 1, -EPROTO);
+    TRY(network.line, JAIL_LINE_PUBLISH, 0);
+    TRY(network.line, JAIL_LINE_TRANSPARENT, -EPROTO);
+    TRY(network.line, JAIL_LINE_TRANSPARENT | JAIL_LINE_PUBLISH, -EPROTO);
+    TRY(network.port, JAIL_PORT_MIN, -EPROTO);
+    TRY(network.synthetic[3], 1, -EPROTO);
+    TRY(network.synthetic_prefix, JAIL_SYNTHETIC_PREFIX_MIN, -EPROTO);
+    TRY(network.reserved[4], 1, -EPROTO);
     TRY(id, 0, -EPROTO);
     TRY(op, 0, -EPROTO);
     TRY(op, JAIL_OP_EXITED, -EPROTO);
@@ -100,6 +109,16 @@ static void other_operations_carry_nothing_else(void **state)
         q = (struct jail_request){.op = ops[i].op, .id = 9, .volume.mib = JAIL_VOLUME_MIB_MIN};
         assert_int_equal(jail_check(&q, ops[i].fd), -EPROTO);
     }
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        struct jail_request q = {.op = ops[i].op, .id = 9, .network.line = JAIL_LINE_PROXY};
+        assert_int_equal(jail_check(&q, ops[i].fd), -EPROTO);
+        q.network = (struct jail_network){.port = JAIL_PORT_MIN};
+        assert_int_equal(jail_check(&q, ops[i].fd), -EPROTO);
+    }
+    struct jail_request dial = {.op = JAIL_OP_DIAL, .id = 1, .slot = 7};
+    assert_int_equal(jail_check(&dial, 0), 0);
+    dial.network.line = JAIL_LINE_PUBLISH;
+    assert_int_equal(jail_check(&dial, 0), -EPROTO);
     struct jail_request stop = {.op = JAIL_OP_STOP, .id = 1, .slot = JAIL_SANDBOXES_MAX - 1};
     assert_int_equal(jail_check(&stop, false), 0);
     stop.slot = JAIL_SANDBOXES_MAX;
@@ -155,6 +174,20 @@ static void machines_come_with_their_descriptors(void **state)
     assert_int_equal(jail_check(&q, 3), 0);
     q.volume.machine = 1;  // which kind a volume is, is said once
     assert_int_equal(jail_check(&q, 3), -EPROTO);
+    q.volume = (struct jail_volume){0};
+    q.op = JAIL_OP_CLONE_VM;
+    for (uint32_t waits = 0; waits <= 2; waits++)
+        for (size_t fds = 0; fds <= JAIL_FDS_MAX + 1; fds++) {
+            q.start.waits = waits;
+            assert_int_equal(jail_check(&q, fds), waits <= 1 && (fds == 6 || fds == 7) ? 0 : -EPROTO);
+        }
+    q.start.waits = 0;
+    q.volume.id[0] = 1;  // no snapshot is of a machine with a volume
+    assert_int_equal(jail_check(&q, 6), -EPROTO);
+    q.volume.id[0] = 0;
+    q.op = JAIL_OP_START_VM;  // which cannot wait
+    q.start.waits = 1;
+    assert_int_equal(jail_check(&q, 3), -EPROTO);
     static const struct {
         uint32_t op;
         size_t fds;
@@ -164,6 +197,85 @@ static void machines_come_with_their_descriptors(void **state)
             const struct jail_request r = {.op = plain[i].op, .id = 1};
             assert_int_equal(jail_check(&r, fds), fds == plain[i].fds ? 0 : -EPROTO);
         }
+}
+
+static void networks_are_checked_field_by_field(void **state)
+{
+    static const struct {
+        struct jail_network how;
+        int expected;
+    } cases[] = {
+        {{.port = JAIL_PORT_MIN}, 0},
+        {{.port = JAIL_PORT_MAX}, 0},
+        {{.port = JAIL_PORT_MIN - 1}, -EPROTO},
+        {{.port = 0}, -EPROTO},
+        {{.port = 8080, .synthetic = {198, 18, 0, 0}, .synthetic_prefix = 15}, 0},
+        {{.port = 8080, .synthetic = {10, 0, 0, 0}, .synthetic_prefix = JAIL_SYNTHETIC_PREFIX_MIN}, 0},
+        {{.port = 8080, .synthetic = {10, 0, 0, 0}, .synthetic_prefix = JAIL_SYNTHETIC_PREFIX_MIN - 1}, -EPROTO},
+        {{.port = 8080, .synthetic = {223, 255, 255, 0}, .synthetic_prefix = JAIL_SYNTHETIC_PREFIX_MAX}, 0},
+        {{.port = 8080, .synthetic = {223, 255, 255, 0}, .synthetic_prefix = JAIL_SYNTHETIC_PREFIX_MAX + 1}, -EPROTO},
+        {{.port = 8080, .synthetic = {198, 18, 0, 0}}, -EPROTO},
+        {{.port = 8080, .synthetic = {198, 19, 0, 0}, .synthetic_prefix = 15}, -EPROTO},
+        {{.port = 8080, .synthetic = {198, 18, 0, 1}, .synthetic_prefix = 24}, -EPROTO},
+        {{.port = 8080, .synthetic = {0, 0, 0, 0}, .synthetic_prefix = 8}, -EPROTO},
+        {{.port = 8080, .synthetic = {127, 0, 0, 0}, .synthetic_prefix = 8}, -EPROTO},
+        {{.port = 8080, .synthetic = {224, 0, 0, 0}, .synthetic_prefix = 8}, -EPROTO},
+        {{.port = 8080, .line = JAIL_LINE_PROXY}, -EPROTO},
+        {{.port = 8080, .reserved = {1}}, -EPROTO},
+        {{.port = 8080, .reserved = {0, 0, 0, 0, 1}}, -EPROTO},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct jail_request q = {.op = JAIL_OP_NETWORK, .id = 1, .network = cases[i].how};
+        assert_int_equal(jail_check(&q, 0), cases[i].expected);
+        assert_int_equal(jail_check(&q, 1), -EPROTO);
+    }
+}
+
+// ---- descriptors of answers ----
+
+static int taken = -1, others = -1;
+
+static void take_the_second(void *arg, const struct jail_reply *reply, int *fds)
+{
+    assert_int_equal(reply->line.prefix, 30);
+    assert_true(fds[0] >= 0 && fds[1] >= 0);
+    assert_true(fds[2] == -1 && fds[3] == -1);
+    taken = take_fd(&fds[1]);
+    others = fds[0];
+    loop_stop(arg, 0);
+}
+
+static void never(void *arg)
+{
+    fail();
+}
+
+static void no_event(void *arg, const struct jail_reply *reply, int *fds)
+{
+    fail();
+}
+
+static void descriptors_of_an_answer_are_taken_or_closed(void **state)
+{
+    int pair[2], fds[JAIL_FDS_MAX];
+    struct loop *loop;
+    struct jail_client *client;
+    struct jail_request q = {.op = JAIL_OP_HELLO}, got;
+    assert_int_equal(loop_new(&loop), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(jail_client_new(loop, pair[0], no_event, never, loop, &client), 0);
+    assert_int_equal(jail_call(client, &q, -1, take_the_second, loop), 0);
+    assert_int_equal(jail_receive(pair[1], &got, fds), 1);
+    const struct jail_reply a = {.op = got.op, .id = got.id, .line = {.prefix = 30}};
+    const int sent[] = {pair[1], pair[1]};
+    assert_int_equal(jail_answer_fds(pair[1], &a, sent, 2), 0);
+    assert_int_equal(loop_run(loop), 0);
+    assert_int_equal(fcntl(others, F_GETFD), -1);
+    assert_int_equal(fcntl(taken, F_GETFD), FD_CLOEXEC);
+    close(taken);
+    jail_client_free(client);
+    close(pair[1]);
+    loop_free(loop);
 }
 
 static void only_whole_packets_are_received(void **state)
@@ -236,9 +348,14 @@ static void a_receiver_without_room_can_still_answer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(machines_come_with_their_descriptors),     cmocka_unit_test(start_fields_have_two_sides),
-        cmocka_unit_test(host_names_come_from_an_alphabet),         cmocka_unit_test(other_operations_carry_nothing_else),
-        cmocka_unit_test(volumes_have_an_id_and_when_made_a_size),  cmocka_unit_test(only_whole_packets_are_received),
+        cmocka_unit_test(networks_are_checked_field_by_field),
+        cmocka_unit_test(descriptors_of_an_answer_are_taken_or_closed),
+        cmocka_unit_test(machines_come_with_their_descriptors),
+        cmocka_unit_test(start_fields_have_two_sides),
+        cmocka_unit_test(host_names_come_from_an_alphabet),
+        cmocka_unit_test(other_operations_carry_nothing_else),
+        cmocka_unit_test(volumes_have_an_id_and_when_made_a_size),
+        cmocka_unit_test(only_whole_packets_are_received),
         cmocka_unit_test(a_receiver_without_room_can_still_answer),
     };
     return cmocka_run_group_tests_name("jail", tests, NULL, NULL);

@@ -218,6 +218,14 @@ static void create_sends_the_whole_spec(void **state)
     assert_int_equal(sandbox_id(h), 1);
     assert_int_equal(sandbox_isolation(h), SANDBOX_ISOLATION_CONTAINER);
     assert_string_equal(sandbox_start_kind(h), "cold");
+    const sandbox_network_t *network = sandbox_network(h);
+    assert_int_equal(network->egress_count, 2);
+    assert_string_equal(network->egress[0], "index.example.org:443");
+    assert_string_equal(network->egress[1], "*.example.net");
+    assert_null(network->egress[2]);
+    assert_string_equal(network->guest_address, "169.254.7.2");
+    assert_string_equal(network->host_address, "169.254.7.1");
+    assert_true(network->prefix_bits == 30 && network->broker_port == 8080 && !network->transparent);
     assert_int_equal(sandbox_destroy(h), SANDBOX_OK);
     sandbox_conn_close(conn);
     fake_stop(engine);
@@ -382,6 +390,7 @@ static void handles_do_their_calls(void **state)
     assert_true(status.sandbox_id == 1 && status.is_running && status.uptime_ms == 1234);
     assert_true(status.memory_rss_mib == 56 && status.page_faults == 78);
     assert_int_equal(sandbox_inspect(h, NULL), SANDBOX_ERR_INVALID_SPEC);
+    assert_null(sandbox_network(h));
     assert_int_equal(sandbox_destroy(h), SANDBOX_OK);
     assert_int_equal(fake_destroyed(), 1);
     assert_int_equal(sandbox_pause(NULL), SANDBOX_ERR_INVALID_SPEC);
@@ -391,6 +400,7 @@ static void handles_do_their_calls(void **state)
     assert_int_equal(sandbox_id(NULL), 0);
     assert_int_equal(sandbox_isolation(NULL), SANDBOX_ISOLATION_NONE);
     assert_string_equal(sandbox_start_kind(NULL), "");
+    assert_null(sandbox_network(NULL));
     sandbox_conn_close(conn);
     sandbox_conn_close(NULL);
     fake_stop(engine);

@@ -18,13 +18,13 @@
 #include <unistd.h>
 
 // The command line that the jailer writes is the one that init reads.
-static void check_command_line(bool volume)
+static void check_command_line(bool volume, const struct guest_line *line)
 {
     struct jail_start what = {
         .vcpus = JAIL_VCPUS_MAX, .memory_mib = JAIL_MEMORY_MIB_MAX, .disk_mib = JAIL_DISK_MIB_MAX, .pids_max = JAIL_PIDS_MAX};
     memset(what.hostname, 'h', JAIL_HOSTNAME_MAX);
     char text[VMM_CMDLINE_MAX + 1];
-    assert_int_equal(vm_cmdline(&what, volume, text, sizeof text), 0);
+    assert_int_equal(vm_cmdline(&what, volume, line, text, sizeof text), 0);
     char *rest = strstr(text, " -- ");
     assert_non_null(rest);
     rest += 4;
@@ -41,13 +41,18 @@ static void check_command_line(bool volume)
     assert_int_equal(o.vcpus, what.vcpus);
     assert_string_equal(o.hostname, what.hostname);
     assert_true(o.volume == volume);
-    assert_int_equal(vm_cmdline(&what, volume, text, 64), -E2BIG);
+    assert_memory_equal(&o.line, line, sizeof o.line);
+    assert_int_equal(vm_cmdline(&what, volume, line, text, 64), -E2BIG);
 }
 
 static void command_line_comes_through(void **state)
 {
-    check_command_line(false);
-    check_command_line(true);
+    const struct guest_line none = {.kind = 0},
+                            some = {.kind = JAIL_LINE_ALL_, .address = {{255, 254, 253, 252}, {251, 250, 249, 248}, 30}};
+    check_command_line(false, &none);
+    check_command_line(true, &none);
+    check_command_line(false, &some);
+    check_command_line(true, &some);
 }
 
 static bool parses(const char *line)
@@ -67,6 +72,22 @@ static void options_are_all_needed_once_and_in_range(void **state)
     assert_true(parses("--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a"));
     static const char *const bad[] = {
         "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1",
+#define ALL_ "--vm --memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a "
+        ALL_ "--line=",
+        ALL_ "--line=1",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5",
+        ALL_ "--line=0,1.2.3.4,1.2.3.5,30",
+        ALL_ "--line=8,1.2.3.4,1.2.3.5,30",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,33",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,0",
+        ALL_ "--line=1,1.2.3.4,1.2.3.256,30",
+        ALL_ "--line=1,1.2.3.4,1.2.3,30",
+        ALL_ "--line=1,,1.2.3.4,30",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,30,",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,30,1",
+        ALL_ "--line=1,1.2.3.4,1.2.3.5,30 --line=1,1.2.3.4,1.2.3.5,30",
+        ALL_ "--line=1,123.123.123.1234,1.2.3.5,30",
+#undef ALL_
         "--memory-mib=16 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a",
         "--vm --memory-mib=15 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a",
         "--vm --memory-mib=65537 --disk-mib=16 --pids=1 --vcpus=1 --hostname=a",
@@ -163,36 +184,68 @@ static bool can_order(void)
     return kvm >= 0;
 }
 
-static void order_and_look(bool volume)
+enum kind { BOOTS, BOOTS_WITH_VOLUME, BOOTS_WITH_LINE, BOOTS_WITH_BOTH, IS_CLONE };
+
+static bool has_line(enum kind kind)
+{
+    return kind == BOOTS_WITH_LINE || kind == BOOTS_WITH_BOTH;
+}
+
+static struct vm_plan plan_of(const struct stage *s, enum kind kind)
+{
+    struct vm_plan plan = VM_PLAN_INIT;
+    plan.image = s->part[VM_FD_DISK];
+    plan.control = s->part[VM_FD_CONTROL];
+    plan.vsock = s->part[VM_FD_VSOCK];
+    plan.vsock_out = s->part[VM_FD_VSOCK_OUT];
+    plan.clone = plan.waits = kind == IS_CLONE;
+    *(kind == IS_CLONE ? &plan.state : &plan.kernel) = s->part[VM_FD_BEGIN];
+    *(kind == IS_CLONE ? &plan.memory : &plan.initramfs) = s->part[VM_FD_BEGIN_TOO];
+    if (kind == IS_CLONE) {
+        plan.layer = s->part[VM_FD_LAYER];
+        plan.working_set = s->part[VM_FD_WORKING_SET];
+    }
+    if (kind == BOOTS_WITH_VOLUME || kind == BOOTS_WITH_BOTH) {
+        plan.volume = s->part[VM_FD_VOLUME];
+        plan.volume_mib = 32;
+    }
+    if (has_line(kind)) {
+        plan.net = s->part[VM_FD_NET];
+        plan.line = (struct guest_line){.kind = JAIL_LINE_PROXY, .address = {{169, 254, 1, 1}, {169, 254, 1, 2}, 30}};
+    }
+    return plan;
+}
+
+static void order_and_look(enum kind kind)
 {
     struct stage s;
     set(&s);
-    struct vm_plan plan = {.image = s.part[VM_FD_DISK],
-                           .kernel = s.part[VM_FD_KERNEL],
-                           .initramfs = s.part[VM_FD_INITRAMFS],
-                           .control = s.part[VM_FD_CONTROL],
-                           .vsock = s.part[VM_FD_VSOCK],
-                           .vsock_out = s.part[VM_FD_VSOCK_OUT],
-                           .volume = volume ? s.part[VM_FD_VOLUME] : -1,
-                           .volume_mib = volume ? 32 : 0,
-                           .log = -1};
-    const struct jail_start what = {.vcpus = 3, .memory_mib = 200, .disk_mib = 64, .pids_max = 9, .hostname = "sbx-1"};
+    struct vm_plan plan = plan_of(&s, kind);
+    const struct jail_start what = {
+        .vcpus = 3, .memory_mib = 200, .disk_mib = 64, .pids_max = 9, .disk_mib_s = 7, .disk_iops = 70, .hostname = "sbx-1"};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
     static struct vm_order order;
     int fds[FDPASS_MAX];
     size_t count = FDPASS_MAX;
     assert_int_equal(fdpass_recv(s.line[1], &order, sizeof order, fds, &count), sizeof order);
-    assert_int_equal(count, volume ? VM_FDS : VM_FD_VOLUME);
+    assert_int_equal(count, kind == BOOTS_WITH_VOLUME || kind == BOOTS_WITH_BOTH ? VM_FDS : VM_FD_VOLUME);
     assert_int_equal(order.probe, 0);
     assert_int_equal(order.volume_mib, plan.volume_mib);
     assert_int_equal(order.vcpus, 3);
+    assert_int_equal(order.disk_mib_s, 7);
+    assert_int_equal(order.disk_iops, 70);
     assert_int_equal(order.ram_mib, vm_ram_mib(200));
     assert_int_equal(order.disk_mib, vm_disk_mib((VM_FD_DISK + 1) << 20, 64));
-    assert_non_null(strstr(order.cmdline, "--hostname=sbx-1"));
-    for (size_t i = 0; i < count; i++)
+    assert_true(order.clone == plan.clone && order.waits == plan.waits && order.working_set == plan.clone);
+    assert_int_equal(strstr(order.cmdline, "--hostname=sbx-1") != NULL, !plan.clone);
+    assert_int_equal(order.net, has_line(kind));
+    assert_int_equal(strstr(order.cmdline, " --line=1,169.254.1.1,169.254.1.2,30") != NULL, has_line(kind));
+    for (size_t i = 0; i < count; i++) {
+        bool snapshot = i == VM_FD_LAYER || i == VM_FD_WORKING_SET;
         if (i != VM_FD_KVM && i != VM_FD_LOG && i != VM_FD_DELTA)
-            assert_true(same_file(fds[i], s.part[i]));
+            assert_int_equal(same_file(fds[i], s.part[i]), i == VM_FD_NET ? has_line(kind) : !snapshot || plan.clone);
+    }
     assert_int_equal(vm_check_kvm(fds[VM_FD_KVM]), 0);
     struct stat delta;
     assert_int_equal(fstat(fds[VM_FD_DELTA], &delta), 0);
@@ -208,8 +261,11 @@ static void an_order_has_everything_in_its_place(void **state)
 {
     if (!can_order())
         skip();
-    order_and_look(false);
-    order_and_look(true);
+    order_and_look(BOOTS);
+    order_and_look(BOOTS_WITH_VOLUME);
+    order_and_look(BOOTS_WITH_LINE);
+    order_and_look(BOOTS_WITH_BOTH);
+    order_and_look(IS_CLONE);
 }
 
 static void the_order_of_a_probe_has_no_machine(void **state)
@@ -218,7 +274,9 @@ static void the_order_of_a_probe_has_no_machine(void **state)
         skip();
     struct stage s;
     set(&s);
-    const struct vm_plan plan = {.probe = true, .log = s.part[VM_FD_LOG]};
+    struct vm_plan plan = VM_PLAN_INIT;
+    plan.probe = true;
+    plan.log = s.part[VM_FD_LOG];
     const struct jail_start what = {.vcpus = 1};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), 0);
@@ -240,13 +298,12 @@ static void an_order_that_cannot_be_made_says_at_which_step(void **state)
         skip();
     struct stage s;
     set(&s);
-    struct vm_plan plan = {.image = -1, .log = -1, .volume = -1};
+    struct vm_plan plan = VM_PLAN_INIT;
     const struct jail_start what = {.vcpus = 1, .memory_mib = 64, .disk_mib = 16, .pids_max = 1, .hostname = "a"};
     const char *step = "";
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), -EBADF);
     assert_string_equal(step, "making the machine's disk");
     plan.image = s.part[VM_FD_DISK];
-    plan.kernel = plan.initramfs = plan.control = plan.vsock = plan.vsock_out = -1;
     assert_int_equal(vm_send_order(&s.host, s.line[0], &plan, &what, &step), -EBADF);
     assert_string_equal(step, "passing descriptors");
     strike(&s);

@@ -26,7 +26,7 @@ struct world {
     int monitor;  // its end of the dial socket
     int machine;  // the far end of the control line, once the machine has called
     struct agent_line *line;
-    int up, configured, ended, reason;
+    int up, configured, prepared, ended, reason;
     uint64_t stream_ended;
 };
 
@@ -47,6 +47,13 @@ static void on_configured(void *arg, uint32_t error_number, const char *message)
     (void)message;
     struct world *w = arg;
     w->configured += error_number == 0;
+    stop(w);
+}
+
+static void on_prepared(void *arg)
+{
+    struct world *w = arg;
+    w->prepared++;
     stop(w);
 }
 
@@ -90,6 +97,7 @@ static void begin(struct world *w)
     static const struct agent_line_handler handler = {
         .on_up = on_up,
         .on_configured = on_configured,
+        .on_prepared = on_prepared,
         .on_pong = on_pong,
         .on_stream_ended = on_stream_ended,
         .on_end = on_end,
@@ -273,12 +281,124 @@ static void a_monitor_that_lies_ends_the_line(void **state)
     finish(&w);
 }
 
+static void say_identified(struct world *w, uint32_t error_number)
+{
+    Sandbox__Agent__Identified identified = SANDBOX__AGENT__IDENTIFIED__INIT;
+    identified.error_number = error_number;
+    identified.message = (char *)"setting the clock";
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED;
+    report.identified = &identified;
+    say(w, &report);
+}
+
+static Sandbox__Agent__Command *read_command(struct world *w)
+{
+    uint8_t head[4], body[512];
+    struct pollfd p = {.fd = w->machine, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, WAIT_MS), 1);
+    assert_int_equal(recv(w->machine, head, 4, MSG_WAITALL), 4);
+    size_t n = (size_t)head[2] << 8 | head[3];
+    assert_true(n <= sizeof body);
+    assert_int_equal(recv(w->machine, body, n, MSG_WAITALL), n);
+    Sandbox__Agent__Command *command = sandbox__agent__command__unpack(NULL, n, body);
+    assert_non_null(command);
+    return command;
+}
+
+// Whatever was said before: the identity comes first, stamped when the machine called, and another each time.
+static void a_clone_is_given_an_identity_first(void **state)
+{
+    uint8_t entropy[2][64], boot_id[2][16];
+    for (int i = 0; i < 2; i++) {
+        struct world w;
+        begin(&w);
+        assert_int_equal(agent_line_identify(w.line, "sbx-1"), 0);
+        assert_int_equal(agent_line_configure(w.line, (const uint8_t *)"first", 5), 0);
+        uint64_t before = wall_ns();
+        call_in(&w);
+        wait_for_event(&w);
+        assert_int_equal(w.up, 1);
+        say_identified(&w, 0);
+        say_configured(&w);
+        wait_for_event(&w);
+        assert_int_equal(w.configured, 1);
+        Sandbox__Agent__Command *command = read_command(&w);
+        assert_int_equal(command->command_case, SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY);
+        const Sandbox__Agent__Identity *identity = command->identity;
+        assert_int_equal(identity->entropy.len, 64);
+        assert_int_equal(identity->boot_id.len, 16);
+        assert_int_equal(identity->hostname.len, 5);
+        assert_memory_equal(identity->hostname.data, "sbx-1", 5);
+        assert_true(identity->wall_ns >= before && identity->wall_ns <= wall_ns());
+        memcpy(entropy[i], identity->entropy.data, 64);
+        memcpy(boot_id[i], identity->boot_id.data, 16);
+        sandbox__agent__command__free_unpacked(command, NULL);
+        expect_bytes(w.machine, "\0\0\0\5first", 9);
+        finish(&w);
+    }
+    assert_memory_not_equal(entropy[0], entropy[1], 64);
+    assert_memory_not_equal(boot_id[0], boot_id[1], 16);
+}
+
+// A clone that does not acknowledge, or says it could not, is not used.
+static void a_clone_without_identity_ends_the_line(void **state)
+{
+    for (int i = 0; i < 3; i++) {
+        struct world w;
+        begin(&w);
+        if (i < 2)
+            assert_int_equal(agent_line_identify(w.line, "sbx-1"), 0);
+        assert_int_equal(agent_line_configure(w.line, (const uint8_t *)"first", 5), 0);
+        call_in(&w);
+        wait_for_event(&w);
+        assert_int_equal(w.up, 1);
+        if (i == 0)
+            say_configured(&w);
+        else
+            say_identified(&w, i == 1 ? 5 : 0);  // the last was not asked for
+        wait_for_event(&w);
+        assert_int_equal(w.configured, 0);
+        assert_int_equal(w.ended, 1);
+        assert_int_equal(w.reason, i == 1 ? -EIO : -EPROTO);
+        finish(&w);
+    }
+}
+
+static void a_template_is_prepared(void **state)
+{
+    static const char *const argv[] = {"python3", "-c", "pass"};
+    struct world w;
+    begin(&w);
+    assert_int_equal(agent_line_prepare(w.line, argv, 3), 0);
+    call_in(&w);
+    wait_for_event(&w);
+    assert_int_equal(w.up, 1);
+    Sandbox__Agent__Prepared prepared = SANDBOX__AGENT__PREPARED__INIT;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_PREPARED;
+    report.prepared = &prepared;
+    say(&w, &report);
+    wait_for_event(&w);
+    assert_int_equal(w.prepared, 1);
+    Sandbox__Agent__Command *command = read_command(&w);
+    assert_int_equal(command->command_case, SANDBOX__AGENT__COMMAND__COMMAND_PREPARE);
+    assert_int_equal(command->prepare->n_argv, 3);
+    assert_memory_equal(command->prepare->argv[2].data, "pass", 4);
+    sandbox__agent__command__free_unpacked(command, NULL);
+    say(&w, &report);  // again, unasked
+    wait_for_event(&w);
+    assert_int_equal(w.reason, -EPROTO);
+    finish(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_said_early_waits_for_the_call), cmocka_unit_test(more_than_the_queue_is_refused_early),
-        cmocka_unit_test(operation_lines_name_their_stream),     cmocka_unit_test(a_machine_without_a_monitor_has_no_lines),
-        cmocka_unit_test(a_monitor_that_lies_ends_the_line),
+        cmocka_unit_test(what_is_said_early_waits_for_the_call),  cmocka_unit_test(more_than_the_queue_is_refused_early),
+        cmocka_unit_test(operation_lines_name_their_stream),      cmocka_unit_test(a_machine_without_a_monitor_has_no_lines),
+        cmocka_unit_test(a_monitor_that_lies_ends_the_line),      cmocka_unit_test(a_clone_is_given_an_identity_first),
+        cmocka_unit_test(a_clone_without_identity_ends_the_line), cmocka_unit_test(a_template_is_prepared),
     };
     return cmocka_run_group_tests_name("machine_line", tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 static const struct spec_limits limits = {.memory_mib_max = 1024, .disk_mib_max = 2048, .vcpus_max = 4};
+static struct host_policy asked;
 static uint8_t filler[SPEC_ENV_TOTAL_MAX + 1];
 
 static ProtobufCBinaryData bytes(const char *text)
@@ -28,7 +29,7 @@ static Sandbox__CreateRequest good(void)
 static void expect(const Sandbox__CreateRequest *r, int code, const char *text)
 {
     struct err err = {.code = 0};
-    int got = spec_check_create(r, &limits, &err);
+    int got = spec_check_create(r, &limits, &asked, &err);
     if (got != code || strstr(err.text, text) == NULL)
         fail_msg("expected %d with \"%s\", got %d: %s", code, text, got, err.text);
 }
@@ -165,16 +166,47 @@ static void egress(void **state)
     r.n_egress_allow++;
     expect(&r, SANDBOX_ERR_INVALID_SPEC, "65 entries");
     r.n_egress_allow = 2;
-    static const char *const bad[] = {"*", "", "a..b", "caf\xc3\xa9", "a:0", "*.1.2.3.4"};
+    static const struct {
+        const char *entry, *text;
+    } bad[] = {
+        {"*", "entry 2, \"*\", is malformed"},
+        {"", "entry 2, \"\", is malformed"},
+        {"a..b", "entry 2, \"a..b\", is malformed"},
+        {"caf\xc3\xa9", "entry 2, \"caf??\", is malformed: the name is not ASCII"},
+        {"a:0", "entry 2, \"a:0\", is malformed"},
+        {"*.1.2.3.4", "entry 2, \"*.1.2.3.4\", is malformed"},
+        {"\x1b[31m\"x", "entry 2, \"?[31m?x\", is malformed"},
+    };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        many[1] = bytes(bad[i]);
-        expect(&r, SANDBOX_ERR_INVALID_SPEC, "entry 2 is malformed");
+        many[1] = bytes(bad[i].entry);
+        expect(&r, SANDBOX_ERR_INVALID_SPEC, bad[i].text);
     }
+    char longest[300];
+    memset(longest, 'x', sizeof longest);
+    longest[sizeof longest - 1] = '\0';
+    many[1] = bytes(longest);
+    expect(&r, SANDBOX_ERR_INVALID_SPEC, "xxx...\", is malformed");
     static const char *const fine[] = {"HOST.", "*.Example.org:1", "10.0.0.1:80", "[2001:db8::1]:443"};
     for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) {
         many[1] = bytes(fine[i]);
         expect(&r, 0, "");
+        assert_int_equal(asked.n, 2);
     }
+    Sandbox__EgressKind kinds[] = {0, SANDBOX__EGRESS_KIND__EGRESS_KIND_ONE_LABEL, 2};
+    many[1] = bytes("*.example.org");
+    r.egress_kinds = kinds;
+    r.n_egress_kinds = 1;
+    expect(&r, 0, "");
+    assert_int_equal(asked.rule[1].kind, HOST_RULE_SUFFIX);
+    r.n_egress_kinds = 2;
+    expect(&r, 0, "");
+    assert_int_equal(asked.rule[1].kind, HOST_RULE_ONE_LABEL);
+    r.n_egress_kinds = 3;
+    expect(&r, SANDBOX_ERR_INVALID_SPEC, "egress_kinds has 3 members and egress_allow only 2 entries");
+    kinds[0] = 2;
+    r.n_egress_kinds = 2;
+    expect(&r, SANDBOX_ERR_INVALID_SPEC, "egress_kinds member 1 is 2");
+    r.n_egress_kinds = 0;
     r.egress_deny_all = 1;
     expect(&r, SANDBOX_ERR_INVALID_SPEC, "contradict");
 }

@@ -1,5 +1,6 @@
 // sys: the event loop's timers and watches, descriptor passing, and framed streams.
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "sandbox.pb-c.h"
 #include "sys/fdpass.h"
@@ -10,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/vm_sockets.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -239,40 +241,76 @@ static void note_drained(void *arg)
     loop_stop(((struct half *)arg)->sink.loop, 0);
 }
 
-// A peer that has said all still listens; one that closes is gone.
-static void half_a_close_is_told_apart(void **state)
+// Two ends over vsock, where this machine can call itself.
+static bool vsock_pair(int pair[2])
+{
+    struct sockaddr_vm address = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_LOCAL, .svm_port = VMADDR_PORT_ANY};
+    socklen_t size = sizeof address;
+    cleanup_fd int listener = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cleanup_fd int caller = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || caller < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) < 0 ||
+        listen(listener, 1) < 0 || getsockname(listener, (struct sockaddr *)&address, &size) < 0 ||
+        connect(caller, (struct sockaddr *)&address, sizeof address) < 0)
+        return false;
+    pair[0] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    pair[1] = take_fd(&caller);
+    return pair[0] >= 0;
+}
+
+// A peer that has said all still listens; one that closes is gone, whether it had said so before or not.
+static void a_close_is_the_end(int pair[2], bool half_before)
 {
     static const struct stream_handler both = {
         .on_frame = take_frame, .on_end = take_end, .on_half_close = note_half_close, .on_drained = note_drained};
     static const struct stream_limits limits = {.frame_max = FRAME_LIMIT, .queue_max = QUEUE_LIMIT};
     struct half h = {.sink = {.got = BUF_INIT(1 << 20), .stop_after = -1}};
-    int pair[2];
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     assert_int_equal(loop_new(&h.sink.loop), 0);
     assert_int_equal(stream_new(h.sink.loop, pair[0], &limits, &both, &h, &h.sink.stream), 0);
     int small = 1;
     setsockopt(stream_fd(h.sink.stream), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     static const uint8_t wire[] = {0, 0, 0, 1, 'a'};
     assert_int_equal(write(pair[1], wire, sizeof wire), sizeof wire);
-    shutdown(pair[1], SHUT_WR);
-    assert_int_equal(loop_run(h.sink.loop), 0);
-    assert_int_equal(h.half_closed, 1);
-    assert_false(h.sink.ended);
-    assert_string_equal(buf_text(&h.sink.got), "a|");
-    while (stream_queued(h.sink.stream) == 0)
+    if (half_before) {
+        shutdown(pair[1], SHUT_WR);
+        assert_int_equal(loop_run(h.sink.loop), 0);
+        assert_false(h.sink.ended);
+        assert_string_equal(buf_text(&h.sink.got), "a|");
+    }
+    assert_int_equal(h.half_closed, half_before);
+    while (half_before && stream_queued(h.sink.stream) == 0)
         assert_int_equal(stream_send_typed(h.sink.stream, 'T', "ype", 3), 0);
     static uint8_t all[1 << 20];
-    while (h.drained == 0) {
+    while (half_before && h.drained == 0) {
         assert_true(recv(pair[1], all, sizeof all, 0) > 0);
         assert_int_equal(loop_run(h.sink.loop), 0);
     }
     assert_int_equal(stream_queued(h.sink.stream), 0);
     close(pair[1]);
     assert_int_equal(loop_run(h.sink.loop), 0);
-    assert_true(h.sink.ended && h.sink.reason == 0 && h.half_closed == 1);
+    assert_true(h.sink.ended && h.sink.reason == 0 && h.half_closed == half_before);
+    assert_string_equal(buf_text(&h.sink.got), "a|");
     stream_free(h.sink.stream);
     loop_free(h.sink.loop);
     buf_free(&h.sink.got);
+}
+
+static void half_a_close_is_told_apart(void **state)
+{
+    for (int half_before = 0; half_before < 2; half_before++) {
+        int pair[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+        a_close_is_the_end(pair, half_before);
+    }
+}
+
+static void half_a_close_is_told_apart_over_vsock(void **state)
+{
+    for (int half_before = 0; half_before < 2; half_before++) {
+        int pair[2];
+        if (!vsock_pair(pair))
+            skip();
+        a_close_is_the_end(pair, half_before);
+    }
 }
 
 // ---- descriptors ----
@@ -405,6 +443,7 @@ int main(void)
         cmocka_unit_test(held_frames_wait_and_are_not_lost),
         cmocka_unit_test(a_peer_that_does_not_read_meets_the_queue_ceiling),
         cmocka_unit_test(half_a_close_is_told_apart),
+        cmocka_unit_test(half_a_close_is_told_apart_over_vsock),
         cmocka_unit_test(descriptors_keep_their_place),
         cmocka_unit_test(descriptors_beyond_the_limit_are_said_to_be_lost),
         cmocka_unit_test(too_many_descriptors_are_closed),

@@ -26,7 +26,7 @@ struct world {
 
 static struct world w;
 
-static void open_world(bool read_only)
+static void open_world(bool read_only, uint64_t bytes_per_s, uint64_t ops_per_s)
 {
     driver_open(&w.d);
     w.base = memfd_create("base", MFD_CLOEXEC);
@@ -38,14 +38,14 @@ static void open_world(bool read_only)
         assert_int_equal(pwrite(w.base, sector, sizeof sector, (off_t)i * 512), 512);
     }
     assert_int_equal(disk_open(&(struct disk_config){.base = w.base, .delta = w.delta}, &w.disk), 0);
-    struct block_config config = {.disk = w.disk, .id = "root"};
+    struct block_config config = {.disk = w.disk, .id = "root", .bytes_per_s = bytes_per_s, .ops_per_s = ops_per_s};
     assert_int_equal(block_new(w.d.loop, w.d.memory, &config, &w.block), 0);
     w.d.mmio = block_mmio(w.block);
 }
 
 static int setup(void **state)
 {
-    open_world(false);
+    open_world(false, 0, 0);
     return 0;
 }
 
@@ -276,7 +276,7 @@ static void grows_online(void **state)
 static void read_only(void **state)
 {
     teardown(NULL);
-    open_world(true);
+    open_world(true, 0, 0);
     start();
     assert_true((driver_offered(&w.d) & DRIVER_FEATURE(VIRTIO_BLK_F_RO)) != 0);
     assert_true((driver_offered(&w.d) & DRIVER_FEATURE(VIRTIO_BLK_F_DISCARD)) == 0);
@@ -287,6 +287,68 @@ static void read_only(void **state)
     assert_int_equal(request(VIRTIO_BLK_T_FLUSH, 0, 0, NULL), VIRTIO_BLK_S_OK);
     assert_int_equal(block_grow(w.block, 2 * DISK_SIZE), -EROFS);
     must_read(0, 512, 'a');
+}
+
+// ---- how fast ----
+
+// A request that waits for its turn, for far longer than this test lives.
+static void submit_write(void)
+{
+    put_header(VIRTIO_BLK_T_OUT, 4);
+    struct driver_buffer b[3] = {{w.header, 16, false}, {w.data, 512, false}, {w.status, 1, true}};
+    driver_submit(&w.d, Q, b, 3);
+    driver_rounds(&w.d, 10);
+}
+
+static void a_slow_disk_waits_and_holds_up_nobody(void **state)
+{
+    teardown(NULL);
+    open_world(false, 1, 0);
+    start();
+    // What is read of the base costs nothing, and writes do not hold up reads.
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(request(VIRTIO_BLK_T_IN, 0, 512 * KIB, NULL), VIRTIO_BLK_S_OK);
+    assert_int_equal(request(VIRTIO_BLK_T_OUT, 0, 512, NULL), VIRTIO_BLK_S_OK);
+    must_read(8, 512, 'a' + 8);
+    submit_write();
+    // It holds up neither a pause nor a reset, and is never carried out.
+    assert_int_equal(block_grow(w.block, 2 * DISK_SIZE), 0);
+    assert_int_equal(*(uint8_t *)driver_at(&w.d, w.status, 1), UNANSWERED);
+    driver_reset(&w.d);
+    start();
+    must_read(8, 512, 'a' + 8);
+    struct block_counters c;
+    block_counters(w.block, &c);
+    assert_int_equal(c.writes, 1);
+    // Nor the end, in teardown.
+    submit_write();
+}
+
+static void a_disk_of_few_requests_likewise(void **state)
+{
+    enum { REQUESTS_SAVED = 2 };
+    teardown(NULL);
+    open_world(false, 0, 10 * REQUESTS_SAVED);  // of THROTTLE_SAVED_NS
+    start();
+    for (unsigned i = 0; i < REQUESTS_SAVED; i++)
+        assert_int_equal(request(VIRTIO_BLK_T_OUT, 0, 512, NULL), VIRTIO_BLK_S_OK);
+    assert_int_equal(request(VIRTIO_BLK_T_FLUSH, 0, 0, NULL), VIRTIO_BLK_S_OK);
+}
+
+// What a request makes the host write is what it pays for, also where it has no data of its own.
+static void zeros_that_are_written_are_paid_for(void **state)
+{
+    teardown(NULL);
+    open_world(false, 1, 0);
+    start();
+    // Beyond the base a discard is a hole, which costs nothing; over it, zeros are written.
+    assert_int_equal(block_grow(w.block, 2 * DISK_SIZE), 0);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(zeroes(VIRTIO_BLK_T_DISCARD, DISK_SIZE / 512, 64, 0), VIRTIO_BLK_S_OK);
+    assert_int_equal(zeroes(VIRTIO_BLK_T_DISCARD, 0, 64, 0), VIRTIO_BLK_S_OK);
+    submit_write();
+    assert_int_equal(block_grow(w.block, 3 * DISK_SIZE), 0);
+    assert_int_equal(*(uint8_t *)driver_at(&w.d, w.status, 1), UNANSWERED);
 }
 
 // ---- what does not ----
@@ -513,10 +575,26 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(configuration),   T(read_and_write),     T(serial_number),       T(discard_and_zeroes), T(largest_zeroes),
-        T(many_segments),   T(many_at_once),       T(grows_online),        T(read_only),          T(refused_requests),
-        T(longest_request), T(no_room_for_status), T(overlapping_buffers), T(full_disk),          T(resets_in_flight),
-        T(reset_waits),     T(freed_in_flight),
+        T(configuration),
+        T(read_and_write),
+        T(serial_number),
+        T(discard_and_zeroes),
+        T(largest_zeroes),
+        T(many_segments),
+        T(many_at_once),
+        T(grows_online),
+        T(read_only),
+        T(refused_requests),
+        T(longest_request),
+        T(no_room_for_status),
+        T(overlapping_buffers),
+        T(full_disk),
+        T(resets_in_flight),
+        T(reset_waits),
+        T(freed_in_flight),
+        T(a_slow_disk_waits_and_holds_up_nobody),
+        T(a_disk_of_few_requests_likewise),
+        T(zeros_that_are_written_are_paid_for),
     };
     return cmocka_run_group_tests_name("virtio_block", tests, NULL, NULL);
 }

@@ -319,6 +319,44 @@ static void greetings(void **state)
     assert_int_equal(counters().connections, 1);
 }
 
+// A client that goes before the guest has answered.
+static void client_does_not_wait(void **state)
+{
+    start();
+    cleanup_fd int asks = client();
+    say(asks, "CONNECT 1024\nnever heard");
+    packet p = guest_takes_op(VIRTIO_VSOCK_OP_REQUEST);
+    close_fd(&asks);
+    guest_takes_op(VIRTIO_VSOCK_OP_RST);
+    guest_sends(make(VIRTIO_VSOCK_OP_RESPONSE, PORT, le32toh(p.src_port)), NULL, 0);
+    guest_takes_op(VIRTIO_VSOCK_OP_RST);
+    assert_int_equal(counters().connections, 0);
+    // One that wants no OK has said what it had to say: the guest hears it, and that it was all.
+    cleanup_fd int says = client();
+    say(says, "OPEN 1024\nheard");
+    p = guest_takes_op(VIRTIO_VSOCK_OP_REQUEST);
+    uint32_t port = le32toh(p.src_port);
+    close_fd(&says);
+    guest_has_nothing();
+    guest_sends(make(VIRTIO_VSOCK_OP_RESPONSE, PORT, port), NULL, 0);
+    p = guest_takes_op(VIRTIO_VSOCK_OP_RW);
+    assert_int_equal(le32toh(p.len), 5);
+    assert_memory_equal(w.data, "heard", 5);
+    p = guest_takes_op(VIRTIO_VSOCK_OP_SHUTDOWN);
+    assert_int_equal(le32toh(p.flags), VIRTIO_VSOCK_SHUTDOWN_RCV | VIRTIO_VSOCK_SHUTDOWN_SEND);
+    guest_sends(make(VIRTIO_VSOCK_OP_RST, PORT, port), NULL, 0);
+    guest_has_nothing();
+    assert_int_equal(counters().connections, 0);
+    // Or does not, where the guest wants none of it.
+    cleanup_fd int refused = client();
+    say(refused, "OPEN 1024\nunheard");
+    p = guest_takes_op(VIRTIO_VSOCK_OP_REQUEST);
+    close_fd(&refused);
+    guest_has_nothing();
+    guest_sends(make(VIRTIO_VSOCK_OP_RST, PORT, le32toh(p.src_port)), NULL, 0);
+    assert_int_equal(counters().connections, 0);
+}
+
 static void nobody_listens(void **state)
 {
     start();
@@ -867,6 +905,7 @@ int main(void)
         T(configuration),
         T(host_connects),
         T(greetings),
+        T(client_does_not_wait),
         T(nobody_listens),
         T(guest_connects),
         T(guest_is_refused),

@@ -49,6 +49,11 @@ CASES = [
     ("kernel", ["file", "readable", "appended"], ["writable", "folder", "device", "packets", "2"], "--kernel"),
     ("initramfs", ["readable"], ["writable", "folder"], "--initramfs"),
     ("disk", ["readable", "file"], ["folder", "packets"], "--disk"),
+    ("layer", [], ["writable", "folder", "device"], "--layer"),
+    ("state", [], ["writable", "folder", "device"], "--state"),
+    ("memory", [], ["writable", "folder", "packets"], "--memory"),
+    ("working-set", [], ["writable", "folder"], "--working-set"),
+    ("proc", [], ["file", "device", "packets"], "--proc"),
     ("vsock", ["listener"], ["stream", "packets", "file"], "listening"),
     ("net", ["datagram", "device"], ["stream", "udp", "file", "read-device"], "tap"),
     ("memory-mib", ["128", "130", "65536"], ["126", "129", "65538", "0", "-2", "128M", "99999999999999999999", ""], "--memory-mib"),
@@ -56,6 +61,8 @@ CASES = [
     ("cmdline", ["", "a" * 2047], ["a" * 2048], "2047"),
     ("volume", ["file"], ["folder", "packets", "readable"], "--volume"),
     ("disk-mib", ["1", str(1 << 24)], ["0", str((1 << 24) + 1)], "--disk-mib"),
+    ("disk-mib-s", ["1", "1000000"], ["0", "1000001", "-1", "1.5"], "--disk-mib-s"),
+    ("disk-iops", ["1", "100000000"], ["0", "100000001", "x"], "--disk-iops"),
     ("vsock-port", ["1", "4294967294", ["7"] * 16], ["0", "4294967295", ["7"] * 17], "--vsock-port"),
     ("mac", ["02:00:00:00:00:02", "aa:bb:cc:dd:ee:ff"],
      ["03:00:00:00:00:02", "02:00:00:00:00", "02:00:00:00:00:02:03", "02-00-00-00-00-02", "0:00:00:00:00:0002", "x"], "--mac"),
@@ -81,6 +88,21 @@ def whole_command_line():
     for bad in ("readable", "writable", "appended"):
         assert run({"disk": "readable", "delta": bad})[0] == 2, bad
     assert run({"disk": "readable", "delta": "file"})[0] == 1
+    code, text = run({"layer": "file"})
+    assert code == 2 and "--layer needs --disk" in text, text
+    clone = {"kernel": None, "cmdline": None, "state": "file", "memory": "file"}
+    code, text = run({**clone, "wait": []})
+    assert code == 1 and "state cannot be used" in text, text
+    for name in ("state", "memory"):
+        code, text = run({**clone, name: None})
+        assert code == 2 and f"--{name} is needed" in text, text
+    for name, value in (("kernel", "file"), ("initramfs", "file"), ("cmdline", "quiet")):
+        code, text = run({**clone, name: value})
+        assert code == 2 and "exclude each other" in text, text
+    code, text = run({**clone, "volume": "file"})
+    assert code == 2 and "--state and --volume exclude each other" in text, text
+    code, text = run({"working-set": "file"})
+    assert code == 2 and "--working-set needs --state" in text, text
     code, text = run({"vsock-out": "packets2"})
     assert code == 2 and "--vsock-out needs --vsock" in text, text
     assert run({"nonsense": "1"})[0] == 2

@@ -107,14 +107,14 @@ enum { BURST = 3000 };
 
 static unsigned answered;
 
-static void on_answer(void *arg, const struct jail_reply *reply)
+static void on_answer(void *arg, const struct jail_reply *reply, int *fds)
 {
     assert_int_equal(reply->slot, *(unsigned *)arg % JAIL_SANDBOXES_MAX);
     if (++answered == BURST)
         loop_stop(the_loop, 0);
 }
 
-static void ignore(void *arg, const struct jail_reply *reply)
+static void ignore(void *arg, const struct jail_reply *reply, int *fds)
 {
 }
 

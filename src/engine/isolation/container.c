@@ -17,6 +17,7 @@ struct container {
     void (*on_lost)(void *arg);
     void *arg;
     struct container_sandbox sandbox[JAIL_SANDBOXES_MAX];  // by slot; without an owner: nothing runs there
+    struct jail_network lines;                             // what the jailer was told of them
     struct call *calls;
 };
 
@@ -54,7 +55,29 @@ static bool occupy(struct container *c, const struct jail_reply *reply, const st
     return true;
 }
 
-static void on_reply(void *arg, const struct jail_reply *reply)
+// What the jailer says a sandbox's line became.  False if that is not what was asked for.
+static bool take_network(const struct container *c, enum network_kind kind, const struct jail_reply *reply, int *fds,
+                         struct network *ret)
+{
+    struct network n = NETWORK_INIT;
+    n.kind = kind;
+    if (kind != NETWORK_NONE) {
+        memcpy(n.host, reply->line.host, sizeof n.host);
+        memcpy(n.guest, reply->line.guest, sizeof n.guest);
+        n.prefix_bits = reply->line.prefix <= 32 ? (uint8_t)reply->line.prefix : 0;
+        n.broker_port = c->lines.port;
+    }
+    if (kind == NETWORK_TRANSPARENT) {
+        memcpy(n.synthetic, c->lines.synthetic, sizeof n.synthetic);
+        n.synthetic_bits = c->lines.synthetic_prefix;
+    }
+    for (unsigned i = 0; i < network_fds(kind); i++)
+        n.fd[i] = take_fd(&fds[i]);
+    *ret = n;
+    return network_valid(&n, kind);
+}
+
+static void on_reply(void *arg, const struct jail_reply *reply, int *fds)
 {
     struct call *call = arg;
     struct container *c = call->container;
@@ -64,6 +87,7 @@ static void on_reply(void *arg, const struct jail_reply *reply)
         .handle = reply->slot,
         .control = -1,
         .dial = -1,
+        .network = NETWORK_INIT,
         .stats = {.memory_bytes = reply->stats.memory_bytes,
                   .page_faults = reply->stats.page_faults,
                   .oom_kills = reply->stats.oom_kills},
@@ -74,6 +98,12 @@ static void on_reply(void *arg, const struct jail_reply *reply)
         if (!occupy(c, reply, &call->sandbox)) {
             free_call(call);
             lost(c, "it started a sandbox in a slot that is taken");
+            return;
+        }
+        if (!take_network(c, call->sandbox.network, reply, fds, &answer.network)) {
+            network_close(&answer.network);
+            free_call(call);
+            lost(c, "it gave a sandbox another network than was asked for");
             return;
         }
         answer.control = take_fd(&call->control);
@@ -145,8 +175,9 @@ static int probe(void *self, driver_done_fn *done, void *arg)
     return ask_about(self, JAIL_OP_PROBE, 0, done, arg);
 }
 
-static int template_attach(void *self, int rootfs, driver_done_fn *done, void *arg)
+static int template_attach(void *self, int rootfs, const uint8_t *digest, driver_done_fn *done, void *arg)
 {
+    (void)digest;
     struct jail_request request = {.op = JAIL_OP_MOUNT};
     return ask(self, &request, rootfs, done, arg);
 }
@@ -156,6 +187,13 @@ static void template_detach(void *self, uint32_t handle)
     int r = ask_about(self, JAIL_OP_UNMOUNT, handle, NULL, NULL);
     if (r < 0)
         log_warn("template_detach_failed", log_u64("slot", handle), log_errno(r));
+}
+
+uint32_t container_line(enum network_kind kind)
+{
+    static const uint32_t lines[] = {
+        [NETWORK_NONE] = 0, [NETWORK_PROXY] = JAIL_LINE_PROXY, [NETWORK_TRANSPARENT] = JAIL_LINE_PROXY | JAIL_LINE_TRANSPARENT};
+    return lines[kind];
 }
 
 int container_describe(const struct driver_start *what, struct jail_start *ret_start)
@@ -182,6 +220,7 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     int r = container_describe(what, &request.start);
     if (r < 0)
         return r;
+    request.network.line = container_line(what->network);
     if (what->volume != NULL)
         memcpy(request.volume.id, what->volume, sizeof request.volume.id);
     int pair[2];
@@ -194,7 +233,7 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     r = new_call(c, done, arg, &call);
     if (r < 0)
         return r;
-    call->sandbox.owner = what->owner;
+    call->sandbox = (struct container_sandbox){.owner = what->owner, .network = what->network};
     call->control = take_fd(&ours);
     r = jail_call(c->jail, &request, theirs, on_reply, call);
     if (r < 0)
@@ -225,6 +264,7 @@ static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
 const struct driver container_driver = {
     .level = SANDBOX_ISOLATION_CONTAINER,
     .volumes = true,
+    .network = true,
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
@@ -244,11 +284,13 @@ static void leave(struct container *c, uint32_t slot, struct driver_exit *how)
     c->sandbox[slot] = (struct container_sandbox){0};
     if (gone.on_gone != NULL)
         gone.on_gone(gone.gone_arg, how);
-    c->exited(gone.owner, how);
+    if (!gone.internal)
+        c->exited(gone.owner, how);
 }
 
-static void on_exited(void *arg, const struct jail_reply *reply)
+static void on_exited(void *arg, const struct jail_reply *reply, int *fds)
 {
+    (void)fds;
     struct container *c = arg;
     if (reply->slot >= JAIL_SANDBOXES_MAX || c->sandbox[reply->slot].owner == NULL) {
         log_warn("jailer_unknown_exit", log_u64("slot", reply->slot));
@@ -286,8 +328,9 @@ struct container *container_free(struct container *c)
         return NULL;
     c->jail = jail_client_free(c->jail);  // no call succeeds any more
     static const struct jail_reply canceled = {.error = -ECANCELED, .detail = "the engine ends"};
+    int none[JAIL_REPLY_FDS_MAX] = {-1, -1, -1, -1};
     while (c->calls != NULL)
-        on_reply(c->calls, &canceled);
+        on_reply(c->calls, &canceled, none);
     for (uint32_t i = 0; i < JAIL_SANDBOXES_MAX; i++)
         if (c->sandbox[i].owner != NULL)
             leave(c, i, &(struct driver_exit){.by_signal = true, .status = SIGKILL});
@@ -298,6 +341,16 @@ struct container *container_free(struct container *c)
 int container_hello(struct container *c, driver_done_fn *done, void *arg)
 {
     return ask_about(c, JAIL_OP_HELLO, 0, done, arg);
+}
+
+int container_network(struct container *c, uint16_t port, const uint8_t synthetic[4], uint8_t bits, driver_done_fn *done,
+                      void *arg)
+{
+    struct jail_request request = {.op = JAIL_OP_NETWORK, .network = {.port = port, .synthetic_prefix = bits}};
+    if (bits > 0)
+        memcpy(request.network.synthetic, synthetic, sizeof request.network.synthetic);
+    c->lines = request.network;
+    return ask(c, &request, -1, done, arg);
 }
 
 static int ask_volume(struct container *c, struct jail_request request, const uint8_t id[static JAIL_VOLUME_ID],

@@ -28,14 +28,23 @@ struct container_sandbox {
     void *owner;
     void (*on_gone)(void *arg, struct driver_exit *how);  // may fill in the reason
     void *gone_arg;
+    bool internal;              // a driver's own (`owner` is not NULL all the same): only on_gone is told
+    enum network_kind network;  // what the request asks for, and the answer brings
 };
 int container_start_with(struct container *c, struct jail_request *request, const int *fds, size_t count,
                          const struct container_sandbox *sandbox, driver_done_fn *done, void *arg);
 // 0, or -EINVAL for a host name that is too long.
 int container_describe(const struct driver_start *what, struct jail_start *ret_start);
+// What a network is to the jailer: `network.line` of its request.
+uint32_t container_line(enum network_kind kind);
 
 // Asks the jailer for the version of its protocol, which comes as answer->handle.
 int container_hello(struct container *c, driver_done_fn *done, void *arg);
+
+// What lines are like from here on, once: the broker's port at the host's end, and the first and the number of bits of the
+// range of addresses that transparent ones redirect; 0 bits: none is transparent.
+int container_network(struct container *c, uint16_t port, const uint8_t synthetic[4], uint8_t bits, driver_done_fn *done,
+                      void *arg);
 
 // The files of volumes, which the jailer has (sys/jail.h); `machine`: one for the vm tier.  A list comes as answer->volumes, in
 // parts of JAIL_VOLUMES_LISTED.

@@ -8,6 +8,8 @@
 #ifndef ENGINE_ISOLATION_DRIVER_H
 #define ENGINE_ISOLATION_DRIVER_H
 
+#include "engine/network.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,11 +21,14 @@ struct driver_stats {
 
 // The answer to a call; which members mean something depends on the call.
 struct driver_answer {
-    int error;           // 0 or a negative errno
-    const char *detail;  // for the log and the operator; valid during the callback
-    uint32_t handle;     // template_attach: the template; start: the sandbox
-    int control;         // start: where the agent's control line is or will come from (agent_line.h); the callback's now
-    int dial;            // start: likewise, how operation lines are made; -1: through the control line
+    int error;               // 0 or a negative errno
+    const char *detail;      // for the log and the operator; valid during the callback
+    uint32_t handle;         // template_attach: the template; start: the sandbox
+    int control;             // start: where the agent's control line is or will come from (agent_line.h); the callback's now
+    int dial;                // start: likewise, how operation lines are made; -1: through the control line
+    bool restored;           // start: it is a clone of a booted template: its agent must be given an identity
+    bool waits;              // start: it is built, and will be silent until it is claimed
+    struct network network;  // start: what was asked for; its descriptors are the callback's now
     struct driver_stats stats;
     uint32_t volume_count;  // a list of volumes: their ids
     const uint8_t (*volumes)[16];
@@ -39,7 +44,9 @@ struct driver_start {
     uint32_t disk_mib_s, disk_iops;  // 0: no limit
     const char *hostname;            // [a-z0-9-]
     const uint8_t *volume;           // 16 bytes: what /workspace is; NULL: part of the disk
-    void *owner;                     // comes back with `exited`
+    bool waits;                      // it may wait for `claim` before it runs
+    enum network_kind network;
+    void *owner;  // comes back with `exited`
 };
 
 struct driver_exit {
@@ -53,13 +60,16 @@ typedef void driver_exited_fn(void *owner, const struct driver_exit *how);
 struct driver {
     uint32_t level;  // sandbox_isolation_t
     bool volumes;    // a sandbox can have a session's volume
+    bool network;    // a sandbox can have a network
     // Does this tier work here?  answer->detail says why not.
     int (*probe)(void *self, driver_done_fn *done, void *arg);
-    // Makes a template usable.  `rootfs` stays the caller's.
-    int (*template_attach)(void *self, int rootfs, driver_done_fn *done, void *arg);
+    // Makes a template usable.  `rootfs` stays the caller's; `digest` is its.
+    int (*template_attach)(void *self, int rootfs, const uint8_t *digest, driver_done_fn *done, void *arg);
     // Lets it go; sandboxes that run on it keep it.
     void (*template_detach)(void *self, uint32_t handle);
     int (*start)(void *self, const struct driver_start *what, driver_done_fn *done, void *arg);
+    // One that was started with `waits` is needed now.  Optional.
+    void (*claim)(void *self, uint32_t handle);
     // Kills, or where a volume has to be written first, ends it in order and kills it if that takes long; `exited` follows.
     // The agent's line has been closed.
     int (*stop)(void *self, uint32_t handle);

@@ -62,23 +62,26 @@ static const char *describe(const struct tiers *tiers, uint32_t floor, struct bu
     return buf_text(out);
 }
 
-struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, bool volumes, struct err *err)
+static bool has(const struct tier *tier, struct tier_wants wants)
 {
-    bool without_volumes = false;
+    return (!wants.volume || tier->driver->volumes) && (!wants.network || tier->driver->network);
+}
+
+struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct tier_wants wants, struct err *err)
+{
+    bool lacking = false;
     for (int i = 0; i < TIERS; i++) {
         struct tier *tier = &tiers->tier[i];
         if (!tier->available || tier->level < floor)
             continue;
-        if (!volumes || tier->driver->volumes)
+        if (has(tier, wants))
             return tier;
-        without_volumes = true;
+        lacking = true;
     }
-    if (without_volumes) {
-        err_set(
-            err, SANDBOX_ERR_INVALID_SPEC,
-            "session_key: a session's volume cannot be had behind the isolation floor \"%s\"; lower the floor to container, or "
-            "leave the key out",
-            names[floor]);
+    if (lacking) {
+        err_set(err, SANDBOX_ERR_INVALID_SPEC,
+                "%s cannot be had behind the isolation floor \"%s\"; lower the floor to container, or create without",
+                wants.volume ? "session_key: a session's volume" : "egress: a network", names[floor]);
         return NULL;
     }
     cleanup_buf struct buf text = BUF_INIT(TIERS * (TIER_REASON_MAX + 32));

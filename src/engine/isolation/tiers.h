@@ -28,8 +28,14 @@ struct tier *tiers_at(struct tiers *tiers, uint32_t level);
 // Keeps the answer of a probe; `reason` is only looked at when it failed.
 void tier_probed(struct tier *tier, bool available, const char *reason);
 
-// The strongest tier that works here, if it is at least `floor`; with `volumes`, of those that can have a session's volume.
-// NULL, with a sentence that names the floor, the tiers and why they are not available.
-struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, bool volumes, struct err *err);
+// What a tier's sandboxes must be able to have.
+struct tier_wants {
+    bool volume;   // a session's
+    bool network;  // a line to the broker
+};
+
+// The strongest tier that works here and can have what is wanted, if it is at least `floor`.  NULL, with a sentence that names
+// the floor, the tiers and why they are not available.
+struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct tier_wants wants, struct err *err);
 
 #endif

@@ -1,14 +1,15 @@
-#include "engine/isolation/vm.h"
-
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/id.h"
 #include "base/log.h"
+#include "engine/isolation/vm_inside.h"
+#include "engine/isolation/vm_template.h"
 #include "libsandbox.h"
-#include "sys/jail.h"
+#include "sys/digest.h"
+#include "sys/fdpass.h"
 #include "sys/template_store.h"
-#include "wire/vmm.h"
+#include "wire/vmstate.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -30,9 +31,13 @@ struct vm {
     struct vm_driver *driver;
     uint32_t handle;
     bool live;
-    bool volume;           // it has one
-    struct timer settled;  // until it is killed
-    int control;           // to the monitor
+    bool restored, waits;
+    bool unmade;                                  // no machine came of it: its last word
+    char snapshot[SNAPSHOT_KEY_DIGITS + 1];       // what it is a clone of; empty: nothing that is in use
+    bool volume;                                  // it has one
+    struct timer settled;                         // until it is killed
+    void (*gone)(void *arg, const char *reason);  // of the driver's own
+    int control;                                  // to the monitor
     struct watch *watch;
     // Until the start is answered:
     int vsock_out, dial;
@@ -51,6 +56,11 @@ TAILQ_HEAD(vm_list, vm);
 struct vm_driver {
     struct vm_config config;
     struct vm_list all;
+    struct vm_templates *templates;
+    uint8_t image_digest[JAIL_TEMPLATES_MAX][DIGEST_LEN];
+    uint8_t kernel_digest[DIGEST_LEN];
+    struct host_identity host;
+    bool may_snapshot;  // the kernel and the host are known
     uint32_t last_id;
     // The probe under way; done NULL: none.
     driver_done_fn *probe_done;
@@ -73,13 +83,14 @@ static void answer_request(struct vm *vm, int error, const char *detail)
     driver_done_fn *done = vm->done;
     vm->done = NULL;
     timer_cancel(vm->driver->config.loop, &vm->patience);
-    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
+    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1, .network = NETWORK_INIT};
     if (done != NULL)
         done(vm->arg, &answer);
 }
 
 static void on_ended(struct vm *vm, const struct vmm_message *m)
 {
+    vm->unmade = m->reason == VMM_REASON_SETUP_FAILED;
     snprintf(vm->reason, sizeof vm->reason, "its machine ended (%s%s%s)", vmm_reason_name(m->reason),
              m->detail[0] != '\0' ? ": " : "", m->detail);
 }
@@ -112,12 +123,12 @@ static void on_message(void *arg, uint32_t events)
         answer_request(vm, m.error, m.detail);
 }
 
-static int tell(struct vm *vm, enum vmm_op op, uint32_t *ret_id)
+static int tell(struct vm *vm, enum vmm_op op, const int *fds, size_t count, uint32_t *ret_id)
 {
     struct vm_driver *d = vm->driver;
     d->last_id = d->last_id + 1 != 0 ? d->last_id + 1 : 1;
     const struct vmm_request q = {.op = op, .id = d->last_id};
-    if (send(vm->control, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof q)
+    if (fdpass_send(vm->control, &q, sizeof q, fds, count) != (ssize_t)sizeof q)
         return -EPIPE;
     *ret_id = q.id;
     return 0;
@@ -132,16 +143,18 @@ static void on_late(void *arg)
     answer_request(vm, -ETIMEDOUT, "the monitor did not answer");
 }
 
-static int request(struct vm_driver *d, uint32_t handle, enum vmm_op op, driver_done_fn *done, void *arg)
+int vm_ask(struct vm_driver *d, uint32_t handle, enum vmm_op op, const int *fds, size_t count, driver_done_fn *done, void *arg)
 {
     struct vm *vm = find(d, handle);
     if (vm == NULL || vm->control < 0)
         return -ENOENT;
     if (vm->done != NULL)
         return -EBUSY;
-    int r = timer_set(d->config.loop, &vm->patience, mono_ns() + d->config.answer_ms * NS_PER_MS);
+    // What writes files takes as long as they do, and who asks for it has a deadline of its own.
+    bool timed = done != NULL && count == 0;
+    int r = timed ? timer_set(d->config.loop, &vm->patience, mono_ns() + d->config.answer_ms * NS_PER_MS) : 0;
     if (r == 0)
-        r = tell(vm, op, &vm->request_id);
+        r = tell(vm, op, fds, count, &vm->request_id);
     if (r < 0) {
         timer_cancel(d->config.loop, &vm->patience);
         return r;
@@ -177,6 +190,8 @@ static void on_started(void *arg, const struct driver_answer *from_jailer)
         vm->handle = answer.handle;
         answer.control = take_fd(&vm->vsock_out);
         answer.dial = take_fd(&vm->dial);
+        answer.restored = vm->restored;
+        answer.waits = vm->waits;
     } else {
         vm_free(vm);
     }
@@ -192,8 +207,14 @@ static void on_gone(void *arg, struct driver_exit *how)
         on_message(vm, EPOLLIN);  // its last word may still be unread
     memcpy(reason, vm->reason, sizeof reason);
     how->reason = reason[0] != '\0' ? reason : "its monitor ended";
+    void (*gone)(void *arg, const char *reason) = vm->gone;
+    void *arg_of_gone = vm->start_arg;
     answer_request(vm, -EPIPE, "the machine has ended");
+    if (vm->unmade && vm->snapshot[0] != '\0' && vm->driver->templates != NULL)
+        vm_template_refused(vm->driver->templates, vm->snapshot, reason);
     vm_free(vm);
+    if (gone != NULL)
+        gone(arg_of_gone, how->reason);
 }
 
 // Not by unixsock_listen, which changes the umask: there are threads here.  Only the owner can write to a new socket, and so
@@ -228,6 +249,7 @@ static int unnamed_listener(int run_dir, int *ret_listener, int *ret_dial)
     return r;
 }
 
+// Our end never makes this loop wait for a monitor that reads nothing.
 static int packet_pair(int *ret_ours, int *ret_theirs)
 {
     int pair[2];
@@ -235,7 +257,7 @@ static int packet_pair(int *ret_ours, int *ret_theirs)
         return -errno;
     *ret_ours = pair[0];
     *ret_theirs = pair[1];
-    return 0;
+    return fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
 }
 
 static void on_settled(void *arg)
@@ -257,7 +279,7 @@ static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
     return vm;
 }
 
-static int ask_for_start(struct vm *vm, struct jail_request *q, void *owner)
+static int ask_for_start(struct vm *vm, struct jail_request *q, const struct vm_launch *launch)
 {
     struct vm_driver *d = vm->driver;
     cleanup_fd int control = -1, vsock = -1, vsock_out = -1;
@@ -268,28 +290,98 @@ static int ask_for_start(struct vm *vm, struct jail_request *q, void *owner)
         r = unnamed_listener(d->config.run_dir, &vsock, &vm->dial);
     if (r == 0)
         r = watch_add(d->config.loop, vm->control, EPOLLIN, on_message, vm, &vm->watch);
-    const int fds[] = {control, vsock, vsock_out};
-    const struct container_sandbox sandbox = {.owner = owner, .on_gone = on_gone, .gone_arg = vm};
-    return r == 0 ? container_start_with(d->config.jailer, q, fds, 3, &sandbox, on_started, vm) : r;
+    int fds[JAIL_FDS_MAX] = {control, vsock, vsock_out};
+    size_t count = 3;
+    if (launch->from != NULL) {
+        fds[count++] = launch->from->state;
+        fds[count++] = launch->from->memory;
+        fds[count++] = launch->from->layer;
+        if (launch->from->working_set >= 0)
+            fds[count++] = launch->from->working_set;
+    }
+    const struct container_sandbox sandbox = {.owner = launch->owner != NULL ? launch->owner : vm,
+                                              .on_gone = on_gone,
+                                              .gone_arg = vm,
+                                              .internal = launch->owner == NULL,
+                                              .network = launch->network};
+    return r == 0 ? container_start_with(d->config.jailer, q, fds, count, &sandbox, on_started, vm) : r;
+}
+
+int vm_launch(struct vm_driver *d, const struct vm_launch *launch, driver_done_fn *done, void *arg)
+{
+    struct jail_request q = {.op = launch->from != NULL ? JAIL_OP_CLONE_VM : JAIL_OP_START_VM, .start = launch->start};
+    q.network.line = container_line(launch->network);
+    if (launch->volume != NULL)
+        memcpy(q.volume.id, launch->volume, sizeof q.volume.id);
+    struct vm *vm = vm_new(d, done, arg);
+    if (vm == NULL)
+        return -ENOMEM;
+    vm->restored = launch->from != NULL;
+    vm->waits = launch->start.waits != 0;
+    vm->gone = launch->gone;
+    vm->volume = launch->volume != NULL;
+    if (launch->snapshot != NULL)
+        snprintf(vm->snapshot, sizeof vm->snapshot, "%s", launch->snapshot);
+    int r = ask_for_start(vm, &q, launch);
+    if (r < 0)
+        vm_free(vm);
+    return r;
+}
+
+// ---- what it is started from ----
+
+static const struct snapshot_files *template_of(struct vm_driver *d, const struct jail_start *start,
+                                                char ret_name[SNAPSHOT_KEY_DIGITS + 1])
+{
+    if (d->templates == NULL || !d->may_snapshot)
+        return NULL;
+    struct snapshot_key key = {.host = d->host,
+                               .memory_mib = start->memory_mib,
+                               .disk_mib = start->disk_mib,
+                               .vcpus = start->vcpus,
+                               .pids_max = start->pids_max,
+                               .format = SNAPSHOT_FORMAT,
+                               .vmstate = VMSTATE_VERSION};
+    memcpy(key.image, d->image_digest[start->template_slot], sizeof key.image);
+    memcpy(key.kernel, d->kernel_digest, sizeof key.kernel);
+    return vm_template_get(d->templates, &key, start, ret_name);
 }
 
 static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
 {
     struct vm_driver *d = self;
-    struct jail_request q = {.op = JAIL_OP_START_VM};
-    int r = container_describe(what, &q.start);
+    struct vm_launch launch = {.owner = what->owner, .volume = what->volume, .network = what->network};
+    int r = container_describe(what, &launch.start);
     if (r < 0)
         return r;
-    if (what->volume != NULL)
-        memcpy(q.volume.id, what->volume, sizeof q.volume.id);
-    struct vm *vm = vm_new(d, done, arg);
-    if (vm == NULL)
-        return -ENOMEM;
-    vm->volume = what->volume != NULL;
-    r = ask_for_start(vm, &q, what->owner);
-    if (r < 0)
-        vm_free(vm);
-    return r;
+    // A volume or a network is a device more, and so another shape than any template's.
+    char name[SNAPSHOT_KEY_DIGITS + 1];
+    bool plain = what->volume == NULL && what->network == NETWORK_NONE;
+    launch.from = plain ? template_of(d, &launch.start, name) : NULL;
+    launch.snapshot = launch.from != NULL ? name : NULL;
+    launch.start.waits = what->waits && launch.from != NULL;
+    return vm_launch(d, &launch, done, arg);
+}
+
+// A machine that cannot be claimed is at its end, which is told by itself.
+static void claim(void *self, uint32_t handle)
+{
+    struct vm *vm = find(self, handle);
+    if (vm != NULL && vm->waits && vm_ask(self, handle, VMM_OP_CLAIM, NULL, 0, NULL, NULL) == 0)
+        vm->waits = false;
+}
+
+void vm_stop(struct vm_driver *d, uint32_t handle)
+{
+    struct vm *vm = find(d, handle);
+    if (vm != NULL)
+        vm->gone = NULL;
+    container_driver.stop(d->config.jailer, handle);
+}
+
+const struct vm_config *vm_config_of(const struct vm_driver *d)
+{
+    return &d->config;
 }
 
 static int stop(void *self, uint32_t handle)
@@ -300,7 +392,7 @@ static int stop(void *self, uint32_t handle)
         return container_driver.stop(d->config.jailer, handle);
     // A guest that stands still could not write; one that runs does not mind.  Nobody waits for the answer.
     uint32_t id;
-    int r = tell(vm, VMM_OP_RESUME, &id);
+    int r = tell(vm, VMM_OP_RESUME, NULL, 0, &id);
     if (r == 0)
         r = timer_set(d->config.loop, &vm->settled, mono_ns() + d->config.settle_ms * NS_PER_MS);
     return r == 0 ? 0 : container_driver.stop(d->config.jailer, handle);
@@ -308,12 +400,12 @@ static int stop(void *self, uint32_t handle)
 
 static int pause_machine(void *self, uint32_t handle, driver_done_fn *done, void *arg)
 {
-    return request(self, handle, VMM_OP_PAUSE, done, arg);
+    return vm_ask(self, handle, VMM_OP_PAUSE, NULL, 0, done, arg);
 }
 
 static int resume_machine(void *self, uint32_t handle, driver_done_fn *done, void *arg)
 {
-    return request(self, handle, VMM_OP_RESUME, done, arg);
+    return vm_ask(self, handle, VMM_OP_RESUME, NULL, 0, done, arg);
 }
 
 // The monitor's group: its memory is the machine's, and its faults are those the host served for it.
@@ -323,16 +415,42 @@ static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
     return container_driver.stats(d->config.jailer, handle, done, arg);
 }
 
-static int template_attach(void *self, int rootfs, driver_done_fn *done, void *arg)
+struct attachment {
+    struct vm_driver *driver;
+    uint8_t digest[DIGEST_LEN];
+    driver_done_fn *done;
+    void *arg;
+};
+
+static void on_attached(void *arg, const struct driver_answer *answer)
+{
+    struct attachment a = *(struct attachment *)arg;
+    free(arg);
+    if (answer->error == 0 && answer->handle < JAIL_TEMPLATES_MAX)
+        memcpy(a.driver->image_digest[answer->handle], a.digest, sizeof a.digest);
+    a.done(a.arg, answer);
+}
+
+static int template_attach(void *self, int rootfs, const uint8_t *digest, driver_done_fn *done, void *arg)
 {
     struct vm_driver *d = self;
     struct jail_request q = {.op = JAIL_OP_IMAGE};
-    return container_ask(d->config.jailer, &q, &rootfs, 1, done, arg);
+    struct attachment *a = malloc(sizeof *a);
+    if (a == NULL)
+        return -ENOMEM;
+    *a = (struct attachment){.driver = d, .done = done, .arg = arg};
+    memcpy(a->digest, digest, sizeof a->digest);
+    int r = container_ask(d->config.jailer, &q, &rootfs, 1, on_attached, a);
+    if (r < 0)
+        free(a);
+    return r;
 }
 
 static void template_detach(void *self, uint32_t handle)
 {
     struct vm_driver *d = self;
+    if (d->templates != NULL)
+        vm_templates_forget(d->templates, handle);
     container_driver.template_detach(d->config.jailer, handle);
 }
 
@@ -342,7 +460,7 @@ static void probed(struct vm_driver *d, int error, const char *detail)
 {
     driver_done_fn *done = d->probe_done;
     d->probe_done = NULL;
-    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1};
+    const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1, .network = NETWORK_INIT};
     if (done != NULL)
         done(d->probe_arg, &answer);
 }
@@ -379,9 +497,31 @@ static void look_run(struct job *job)
         look->result = err_set(&look->err, -EBADMSG, "kernel \"%s\" has no vmlinux or no initramfs", config->kernel);
 }
 
+// Without a place for snapshots every sandbox boots.
+static void open_templates(struct vm_driver *d)
+{
+    int r = d->templates == NULL ? vm_templates_new(d, d->config.state_dir, &d->templates) : 0;
+    if (r == 0)
+        r = host_identity_get(&d->host);
+    d->may_snapshot = r == 0;
+    if (r < 0)
+        log_warn("no_template_snapshots", log_errno(r));
+}
+
 static void on_kernel(void *arg, const struct driver_answer *answer)
 {
+    if (answer->error == 0)
+        open_templates(arg);
     probed(arg, answer->error, answer->detail);
+}
+
+// Of everything the kernel's manifest lists.
+static int digest_kernel(const struct manifest *m, uint8_t ret_digest[DIGEST_LEN])
+{
+    uint8_t all[MANIFEST_FILES_MAX][DIGEST_LEN] = {0};
+    for (uint32_t i = 0; i < m->files; i++)
+        memcpy(all[i], m->file[i].digest, DIGEST_LEN);
+    return digest_bytes(all, sizeof all, ret_digest);
 }
 
 static void look_finish(struct job *job, bool ran)
@@ -390,6 +530,7 @@ static void look_finish(struct job *job, bool ran)
     struct vm_driver *d = look->driver;
     if (ran && look->result == 0) {
         struct jail_request q = {.op = JAIL_OP_KERNEL};
+        digest_kernel(&look->manifest, d->kernel_digest);
         const int fds[] = {file_of(look, KERNEL_VMLINUX_FILE), file_of(look, KERNEL_INITRAMFS_FILE)};
         look->result = container_ask(d->config.jailer, &q, fds, 2, on_kernel, d);
         if (look->result < 0)
@@ -434,10 +575,12 @@ static int probe(void *self, driver_done_fn *done, void *arg)
 const struct driver vm_driver = {
     .level = SANDBOX_ISOLATION_VM,
     .volumes = true,
+    .network = true,
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
     .start = start,
+    .claim = claim,
     .stop = stop,
     .pause = pause_machine,
     .resume = resume_machine,
@@ -471,10 +614,17 @@ int vm_driver_new(const struct vm_config *config, struct vm_driver **ret_driver)
     return 0;
 }
 
+void vm_driver_stop(struct vm_driver *d)
+{
+    if (d != NULL && d->templates != NULL)
+        vm_templates_stop(d->templates);
+}
+
 struct vm_driver *vm_driver_free(struct vm_driver *d)
 {
     if (d == NULL)
         return NULL;
+    d->templates = vm_templates_free(d->templates);
     while (!TAILQ_EMPTY(&d->all))
         vm_free(TAILQ_FIRST(&d->all));
     free(d);

@@ -176,6 +176,39 @@ void serial_read(void *arg, uint32_t offset, void *data, uint32_t len)
     pthread_mutex_unlock(&s->lock);
 }
 
+void serial_save(struct serial *serial, struct serial_state *ret_state)
+{
+    pthread_mutex_lock(&serial->lock);
+    *ret_state = (struct serial_state){
+        .ier = serial->ier,
+        .lcr = serial->lcr,
+        .mcr = serial->mcr,
+        .scratch = serial->scratch,
+        .fcr = serial->fcr,
+        .divisor = {serial->divisor[0], serial->divisor[1]},
+        .transmit_pending = serial->transmit_pending,
+    };
+    pthread_mutex_unlock(&serial->lock);
+}
+
+int serial_restore(struct serial *serial, const struct serial_state *state)
+{
+    if ((state->ier & ~IER_ALL) != 0 || (state->mcr & ~MCR_ALL) != 0 || state->transmit_pending > 1)
+        return -EINVAL;
+    pthread_mutex_lock(&serial->lock);
+    serial->ier = state->ier;
+    serial->lcr = state->lcr;
+    serial->mcr = state->mcr;
+    serial->scratch = state->scratch;
+    serial->fcr = state->fcr;
+    memcpy(serial->divisor, state->divisor, sizeof serial->divisor);
+    serial->transmit_pending = state->transmit_pending != 0;
+    if (serial->transmit_pending)
+        raise_transmit(serial);
+    pthread_mutex_unlock(&serial->lock);
+    return 0;
+}
+
 size_t serial_tail(struct serial *serial, void *bytes, size_t n, uint64_t *ret_total)
 {
     pthread_mutex_lock(&serial->lock);

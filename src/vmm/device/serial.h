@@ -17,6 +17,17 @@ int serial_new(int irq_fd, struct serial **ret_serial);
 // NULL is fine; returns NULL.
 struct serial *serial_free(struct serial *serial);
 
+// What a snapshot holds of it; the text is not part of it.
+struct serial_state {
+    uint8_t ier, lcr, mcr, scratch, fcr;
+    uint8_t divisor[2];
+    uint8_t transmit_pending;
+};
+
+void serial_save(struct serial *serial, struct serial_state *ret_state);
+// An interrupt that was pending is raised again.  0, or -EINVAL for what no guest could have brought about.
+int serial_restore(struct serial *serial, const struct serial_state *state);
+
 // For the bus; `arg` is the serial port.
 bus_read_fn serial_read;
 bus_write_fn serial_write;

@@ -62,6 +62,30 @@ const char *kvm_call_name(unsigned long request)
         NAME(KVM_IRQFD);
         NAME(KVM_IOEVENTFD);
         NAME(KVM_RUN);
+        NAME(KVM_GET_MSR_INDEX_LIST);
+        NAME(KVM_GET_MP_STATE);
+        NAME(KVM_SET_MP_STATE);
+        NAME(KVM_GET_REGS);
+        NAME(KVM_GET_XSAVE);
+        NAME(KVM_GET_XSAVE2);
+        NAME(KVM_SET_XSAVE);
+        NAME(KVM_GET_XCRS);
+        NAME(KVM_SET_XCRS);
+        NAME(KVM_GET_DEBUGREGS);
+        NAME(KVM_SET_DEBUGREGS);
+        NAME(KVM_GET_LAPIC);
+        NAME(KVM_SET_LAPIC);
+        NAME(KVM_GET_MSRS);
+        NAME(KVM_GET_VCPU_EVENTS);
+        NAME(KVM_SET_VCPU_EVENTS);
+        NAME(KVM_GET_TSC_KHZ);
+        NAME(KVM_SET_TSC_KHZ);
+        NAME(KVM_GET_CPUID2);
+        NAME(KVM_GET_IRQCHIP);
+        NAME(KVM_SET_IRQCHIP);
+        NAME(KVM_GET_CLOCK);
+        NAME(KVM_SET_CLOCK);
+        NAME(KVM_KVMCLOCK_CTRL);
     default:
         return "a KVM call";
     }

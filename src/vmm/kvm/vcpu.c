@@ -137,3 +137,13 @@ void vcpu_clear_kick(struct vcpu *vcpu)
 {
     __atomic_store_n(&vcpu->run->immediate_exit, 0, __ATOMIC_SEQ_CST);
 }
+
+const struct kvm_ops *vcpu_ops(const struct vcpu *vcpu)
+{
+    return vcpu->ops;
+}
+
+int vcpu_fd(const struct vcpu *vcpu)
+{
+    return vcpu->fd;
+}

@@ -28,4 +28,8 @@ struct kvm_run *vcpu_exit(const struct vcpu *vcpu);
 void vcpu_kick(struct vcpu *vcpu);
 void vcpu_clear_kick(struct vcpu *vcpu);
 
+// For kvm/vcpu_state.c.
+const struct kvm_ops *vcpu_ops(const struct vcpu *vcpu);
+int vcpu_fd(const struct vcpu *vcpu);
+
 #endif

@@ -19,6 +19,7 @@ struct vm;
 struct kvm_failure {
     unsigned long call;
     const char *missing;  // a capability this kernel's KVM does not have, or NULL
+    uint32_t msr;         // KVM_SET_MSRS: the register whose value was refused, or 0
 };
 
 // Checks that this KVM has what the monitor needs (version, capabilities, `vcpus`), then makes a VM over `memory`, with

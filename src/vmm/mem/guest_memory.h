@@ -9,6 +9,7 @@
 #ifndef VMM_MEM_GUEST_MEMORY_H
 #define VMM_MEM_GUEST_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,11 +41,21 @@ static inline gpa_t gpa(uint64_t value)
 // RAM of `bytes`, all zero, nothing of it touched yet.  0; -EINVAL when `bytes` is not a multiple of GUEST_MEMORY_STEP from
 // GUEST_MEMORY_MIN to GUEST_MEMORY_MAX; -ENOMEM.
 int guest_memory_new(size_t bytes, struct guest_memory **ret_memory);
+// RAM with the bytes of a snapshot's memory file, which holds the regions one after the other: private, so that what the guest
+// writes is its own and the rest is shared by all clones.  `fd` stays the caller's and may be closed; the file must never
+// change or shrink again (a sealed memfd, or a file nobody writes).  As guest_memory_new; -EBADMSG when the file's size is not
+// `bytes`, or it is a memfd that is not sealed.
+int guest_memory_map(size_t bytes, int fd, struct guest_memory **ret_memory);
 // NULL is fine; returns NULL.
 struct guest_memory *guest_memory_free(struct guest_memory *memory);
 
 // The bytes [at, at + len), or NULL unless they lie wholly in one region.  `len` 0 gives NULL.
 void *guest_memory_at(const struct guest_memory *memory, gpa_t at, size_t len);
+
+// All of it.
+uint64_t guest_memory_bytes(const struct guest_memory *memory);
+// Whether it began as a snapshot's file.
+bool guest_memory_is_mapped(const struct guest_memory *memory);
 
 // The regions, lowest first; they live as long as `memory`.
 const struct guest_region *guest_memory_regions(const struct guest_memory *memory, size_t *ret_count);

@@ -1,8 +1,10 @@
 #include "vmm/virtio/block.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "sys/workers.h"
 #include "vmm/virtio/device.h"
+#include "vmm/virtio/throttle.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -58,13 +60,50 @@ struct block {
     uint64_t generation;  // under `gate`, as `busy`
     bool busy;
     bool held;
+    struct throttle throttle;  // the worker's, and the loop's while nothing is under way
 };
+
+// ---- how fast ----
+
+static enum throttle_direction direction(const struct request *q)
+{
+    return q->order.type == VIRTIO_BLK_T_IN ? THROTTLE_READS : THROTTLE_WRITES;
+}
+
+// A request has been carried out; `before`: what the disk had moved until then.
+static void pay(struct request *q, const struct disk_moved *before)
+{
+    struct throttle *t = &q->block->throttle;
+    struct disk_moved after = disk_moved(q->block->disk);
+    uint64_t bytes = q->order.type == VIRTIO_BLK_T_IN ? after.read - before->read : after.written - before->written;
+    bool shared = q->order.type == VIRTIO_BLK_T_IN && bytes == 0;
+    if ((t->bytes_per_s > 0 || t->ops_per_s > 0) && !shared)
+        throttle_pay(t, direction(q), bytes, mono_ns());
+}
+
+// With the gate: until the request may begin.  False: the driver that asked is gone.
+static bool await_turn(struct request *q)
+{
+    struct block *b = q->block;
+    while (q->generation == b->generation) {
+        uint64_t now = mono_ns(), wait = throttle_wait(&b->throttle, direction(q), now), until = now + wait;
+        if (!b->held && wait == 0)
+            return true;
+        const struct timespec deadline = {.tv_sec = (time_t)(until / NS_PER_S), .tv_nsec = (long)(until % NS_PER_S)};
+        if (b->held)
+            pthread_cond_wait(&b->idle, &b->gate);
+        else
+            pthread_cond_timedwait(&b->idle, &b->gate, &deadline);
+    }
+    return false;
+}
 
 // ---- the worker's thread ----
 
 static void carry_out(struct request *q)
 {
     struct disk *disk = q->block->disk;
+    const struct disk_moved before = disk_moved(disk);
     const struct order *o = &q->order;
     struct iovec data[VIRTQ_SIZE_MAX];
     const struct iovec *out = q->chain->iov + q->chain->readable;
@@ -85,6 +124,7 @@ static void carry_out(struct request *q)
         q->result = disk_zero(disk, o->offset, o->length, o->release);
     }
     q->status = q->result < 0 ? VIRTIO_BLK_S_IOERR : VIRTIO_BLK_S_OK;
+    pay(q, &before);
 }
 
 static void run(struct job *job)
@@ -92,9 +132,7 @@ static void run(struct job *job)
     struct request *q = (struct request *)job;
     struct block *b = q->block;
     pthread_mutex_lock(&b->gate);
-    while (b->held)
-        pthread_cond_wait(&b->idle, &b->gate);
-    bool current = q->generation == b->generation;
+    bool current = await_turn(q);
     b->busy = current;
     pthread_mutex_unlock(&b->gate);
     if (!current)
@@ -242,12 +280,15 @@ static uint8_t check(struct block *b, struct request *q, bool *ret_done)
 static bool read_at_once(struct block *b, struct request *q)
 {
     struct iovec data[VIRTQ_SIZE_MAX];
-    if (q->order.type != VIRTIO_BLK_T_IN || q->order.length > READ_AT_ONCE_MAX || b->under_way > 0)
+    if (q->order.type != VIRTIO_BLK_T_IN || q->order.length > READ_AT_ONCE_MAX || b->under_way > 0 ||
+        throttle_wait(&b->throttle, THROTTLE_READS, mono_ns()) > 0)
         return false;
+    const struct disk_moved before = disk_moved(b->disk);
     size_t parts = iov_part(q->chain->iov + q->chain->readable, q->chain->writable, 0, q->order.length, data);
     q->result = disk_read(b->disk, q->order.offset, data, parts, true, &q->written);
     if (q->result < 0)
         return false;
+    pay(q, &before);
     q->status = VIRTIO_BLK_S_OK;
     return true;
 }
@@ -378,14 +419,24 @@ static void make_requests(struct block *b)
     }
 }
 
+static void make_gate(struct block *b)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&b->idle, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&b->gate, NULL);
+}
+
 int block_new(struct loop *loop, const struct guest_memory *memory, const struct block_config *config, struct block **ret_block)
 {
     struct block *b = calloc(1, sizeof *b);
     if (b == NULL)
         return -ENOMEM;
-    pthread_mutex_init(&b->gate, NULL);
-    pthread_cond_init(&b->idle, NULL);
+    make_gate(b);
     b->disk = config->disk;
+    b->throttle = (struct throttle){.bytes_per_s = config->bytes_per_s, .ops_per_s = config->ops_per_s};
     memcpy(b->id, config->id, strnlen(config->id, sizeof b->id));
     fill_config(b);
     bool fixed = disk_read_only(b->disk);
@@ -421,6 +472,8 @@ struct block *block_free(struct block *block)
 {
     if (block == NULL)
         return NULL;
+    hold(block, true);  // whoever waits for his turn does so no longer
+    let_go(block);
     workers_free(block->workers);
     virtio_mmio_free(block->mmio);
     pthread_cond_destroy(&block->idle);

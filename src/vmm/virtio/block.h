@@ -3,6 +3,8 @@
 // One queue.  Requests are taken on the loop's thread, copied and checked there, and carried out one after the other on a
 // thread of their own (so a flush covers everything before it), straight into and out of guest memory.  A reset waits for the
 // request that is being carried out; the others are dropped.  A failed request is VIRTIO_BLK_S_IOERR for the guest, never more.
+// A disk with a limit of its speed waits on that thread, too, for as long as a pause or a reset does not need it.  What is read
+// of a base file, which many machines share, is not counted.
 #ifndef VMM_VIRTIO_BLOCK_H
 #define VMM_VIRTIO_BLOCK_H
 
@@ -23,6 +25,8 @@ enum {
 struct block_config {
     struct disk *disk;            // outlives the device, and is used by nobody else meanwhile
     char id[BLOCK_ID_BYTES + 1];  // what the guest sees as its serial number
+    // How fast the disk may be read, and how fast written, at most; 0: no limit.
+    uint64_t bytes_per_s, ops_per_s;
 };
 
 struct block_counters {

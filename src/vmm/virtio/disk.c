@@ -13,11 +13,15 @@ enum { WORD_BLOCKS = 64, ZERO_BYTES = 64 * 1024, ZERO_VECTORS = 64 };
 
 struct disk {
     int base;
+    int layer;
     int delta;
     uint64_t base_bytes;
     uint64_t bytes;
-    uint64_t *present;  // a bit for each block of the delta; NULL: a plain disk, all of which is there
+    uint64_t layer_blocks;  // 0: no layer
+    uint64_t *in_layer;     // a bit for each of them
+    uint64_t *present;      // a bit for each block of the delta; NULL: a plain disk, all of which is there
     uint64_t present_blocks;
+    struct disk_moved moved;
     bool waits_always;  // the files cannot be read with RWF_NOWAIT
     // The delta can no longer be trusted to hold what was written: every flush fails with this.
     int lost;
@@ -35,6 +39,19 @@ static bool is_present(const struct disk *d, uint64_t block)
     return d->present == NULL || (d->present[block / WORD_BLOCKS] >> (block % WORD_BLOCKS) & 1) != 0;
 }
 
+static bool is_in_layer(const struct disk *d, uint64_t block)
+{
+    return block < d->layer_blocks && (d->in_layer[block / WORD_BLOCKS] >> (block % WORD_BLOCKS) & 1) != 0;
+}
+
+// Where a block is read from.
+enum source { FROM_BASE, FROM_LAYER, FROM_DELTA };
+
+static enum source source_of(const struct disk *d, uint64_t block)
+{
+    return is_present(d, block) ? FROM_DELTA : is_in_layer(d, block) ? FROM_LAYER : FROM_BASE;
+}
+
 static void set_present(struct disk *d, uint64_t block, uint64_t end, bool on)
 {
     for (; d->present != NULL && block < end; block++) {
@@ -45,13 +62,13 @@ static void set_present(struct disk *d, uint64_t block, uint64_t end, bool on)
     }
 }
 
-// The end of the run of blocks from `block` on that are all in the delta, or all not, at most `end`.
+// The end of the run of blocks from `block` on that are all in the same place, at most `end`.
 static uint64_t run_end(const struct disk *d, uint64_t block, uint64_t end)
 {
     if (d->present == NULL)
         return end;
-    bool first = is_present(d, block);
-    for (block++; block < end && is_present(d, block) == first; block++)
+    enum source first = source_of(d, block);
+    for (block++; block < end && source_of(d, block) == first; block++)
         ;
     return block;
 }
@@ -66,19 +83,31 @@ static int seek(int fd, uint64_t at, uint64_t end, int whence, uint64_t *ret_at)
     return 0;
 }
 
-static int find_present(struct disk *d)
+// Calls `found` with each run of blocks that the file has.
+static int find_blocks(int fd, uint64_t bytes, void (*found)(struct disk *d, uint64_t block, uint64_t end), struct disk *d)
 {
     for (uint64_t data = 0, hole = 0;; data = hole) {
-        int r = seek(d->delta, data, d->bytes, SEEK_DATA, &data);
-        if (r < 0 || data >= d->bytes)
+        int r = seek(fd, data, bytes, SEEK_DATA, &data);
+        if (r < 0 || data >= bytes)
             return r;
-        r = seek(d->delta, data, d->bytes, SEEK_HOLE, &hole);
+        r = seek(fd, data, bytes, SEEK_HOLE, &hole);
         if (r < 0)
             return r;
         if (data % DISK_BLOCK != 0 || hole % DISK_BLOCK != 0 || hole <= data)
             return -EOPNOTSUPP;
-        set_present(d, data / DISK_BLOCK, hole / DISK_BLOCK, true);
+        found(d, data / DISK_BLOCK, hole / DISK_BLOCK);
     }
+}
+
+static void found_present(struct disk *d, uint64_t block, uint64_t end)
+{
+    set_present(d, block, end, true);
+}
+
+static void found_in_layer(struct disk *d, uint64_t block, uint64_t end)
+{
+    for (; block < end; block++)
+        d->in_layer[block / WORD_BLOCKS] |= UINT64_C(1) << (block % WORD_BLOCKS);
 }
 
 static int punch(int delta, uint64_t offset, uint64_t n)
@@ -156,7 +185,22 @@ static int open_delta(struct disk *d)
         return r;
     if (have < d->bytes && ftruncate(d->delta, (off_t)d->bytes) < 0)
         return -errno;
-    return find_present(d);
+    return find_blocks(d->delta, d->bytes, found_present, d);
+}
+
+static int open_layer(struct disk *d)
+{
+    uint64_t have = 0;
+    int r = regular_size(d->layer, &have);
+    if (r < 0)
+        return r;
+    if (have > d->bytes || have % DISK_BLOCK != 0)
+        return -EINVAL;
+    d->in_layer = calloc(words_of(have) + 1, sizeof *d->in_layer);
+    if (d->in_layer == NULL)
+        return -ENOMEM;
+    d->layer_blocks = have / DISK_BLOCK;
+    return find_blocks(d->layer, have, found_in_layer, d);
 }
 
 static int open_plain(struct disk *d)
@@ -184,6 +228,8 @@ static int open_layers(struct disk *d)
         r = -EINVAL;
     if (r == 0 && (d->present = calloc(words_of(d->bytes), sizeof *d->present)) == NULL)
         r = -ENOMEM;
+    if (r == 0 && d->layer > 0)
+        r = open_layer(d);
     return r == 0 && d->delta >= 0 ? open_delta(d) : r;
 }
 
@@ -192,7 +238,7 @@ int disk_open(const struct disk_config *config, struct disk **ret_disk)
     struct disk *d = calloc(1, sizeof *d);
     if (d == NULL)
         return -ENOMEM;
-    *d = (struct disk){.base = config->base, .delta = config->delta, .bytes = config->bytes};
+    *d = (struct disk){.base = config->base, .layer = config->layer, .delta = config->delta, .bytes = config->bytes};
     int r = config->plain ? open_plain(d) : open_layers(d);
     if (r < 0) {
         disk_close(d);
@@ -206,6 +252,7 @@ struct disk *disk_close(struct disk *disk)
 {
     if (disk != NULL) {
         free(disk->present);
+        free(disk->in_layer);
         free(disk);
     }
     return NULL;
@@ -224,6 +271,11 @@ bool disk_read_only(const struct disk *disk)
 uint64_t disk_delta_bytes(const struct disk *disk)
 {
     return disk->present == NULL ? disk->bytes : disk->present_blocks * DISK_BLOCK;
+}
+
+struct disk_moved disk_moved(const struct disk *disk)
+{
+    return disk->moved;
 }
 
 bool disk_has(const struct disk *disk, uint64_t offset, uint64_t n)
@@ -293,12 +345,13 @@ static int read_fully(struct disk *d, int fd, uint64_t offset, struct iovec *iov
             return n < 0 ? -errno : -EIO;
         offset += (uint64_t)n;
         *done += (uint64_t)n;
+        d->moved.read += fd == d->delta ? (uint64_t)n : 0;
         drop_front(&iov, &count, (size_t)n);
     }
     return 0;
 }
 
-// [offset, offset + n) as it is without the delta.
+// [offset, offset + n) as it is in the base.
 static int read_base(struct disk *d, uint64_t offset, uint64_t n, const struct iovec *iov, size_t count, bool nowait,
                      uint64_t *done)
 {
@@ -313,6 +366,15 @@ static int read_base(struct disk *d, uint64_t offset, uint64_t n, const struct i
     zero_fill(part, iov_part(iov, count, in_file, n - in_file, part));
     *done += n - in_file;
     return 0;
+}
+
+// [offset, offset + n), whose blocks are all in the same place.
+static int read_run(struct disk *d, enum source from, uint64_t offset, uint64_t n, struct iovec *iov, size_t count, bool nowait,
+                    uint64_t *done)
+{
+    if (from == FROM_BASE)
+        return read_base(d, offset, n, iov, count, nowait, done);
+    return read_fully(d, from == FROM_DELTA ? d->delta : d->layer, offset, iov, count, nowait, done);
 }
 
 static uint64_t total(const struct iovec *iov, size_t count)
@@ -338,8 +400,7 @@ int disk_read(struct disk *disk, uint64_t offset, const struct iovec *iov, size_
         uint64_t end = run_end(disk, block, last) * DISK_BLOCK;
         uint64_t len = (end < offset + n ? end : offset + n) - at;
         size_t parts = iov_part(iov, count, *ret_done, len, part);
-        int r = is_present(disk, block) ? read_fully(disk, disk->delta, at, part, parts, nowait, ret_done)
-                                        : read_base(disk, at, len, part, parts, nowait, ret_done);
+        int r = read_run(disk, source_of(disk, block), at, len, part, parts, nowait, ret_done);
         if (r < 0)
             return r;
     }
@@ -363,6 +424,14 @@ static int write_fully(int fd, uint64_t offset, struct iovec *iov, size_t count,
     return 0;
 }
 
+static int write_delta(struct disk *d, uint64_t offset, struct iovec *iov, size_t count, uint64_t *done)
+{
+    uint64_t before = *done;
+    int r = write_fully(d->delta, offset, iov, count, done);
+    d->moved.written += *done - before;
+    return r;
+}
+
 // A write of blocks [block, end) stopped after `done` bytes.  What is whole is in the delta; the rest must not look as if it
 // were, now or when the delta is opened again.
 static void settle_write(struct disk *d, uint64_t block, uint64_t end, uint64_t done)
@@ -379,7 +448,7 @@ static void settle_write(struct disk *d, uint64_t block, uint64_t end, uint64_t 
 static int write_blocks(struct disk *d, uint64_t block, uint64_t blocks, struct iovec *iov, size_t count)
 {
     uint64_t done = 0;
-    int r = write_fully(d->delta, block * DISK_BLOCK, iov, count, &done);
+    int r = write_delta(d, block * DISK_BLOCK, iov, count, &done);
     settle_write(d, block, block + blocks, done);
     return r;
 }
@@ -389,10 +458,11 @@ static int write_part(struct disk *d, uint64_t offset, uint64_t n, struct iovec 
 {
     uint64_t block = offset / DISK_BLOCK, done = 0;
     if (is_present(d, block))
-        return write_fully(d->delta, offset, iov, count, &done);
+        return write_delta(d, offset, iov, count, &done);
     uint8_t bytes[DISK_BLOCK];
     struct iovec whole = {.iov_base = bytes, .iov_len = sizeof bytes};
-    int r = read_base(d, block * DISK_BLOCK, sizeof bytes, &whole, 1, false, &done);
+    struct iovec used_up = whole;
+    int r = read_run(d, source_of(d, block), block * DISK_BLOCK, sizeof bytes, &used_up, 1, false, &done);
     if (r < 0)
         return r;
     iov_read(iov, count, 0, bytes + offset % DISK_BLOCK, n);
@@ -448,9 +518,14 @@ static int write_zeros(struct disk *d, uint64_t offset, uint64_t n)
 // stores.
 static int base_run(const struct disk *d, uint64_t block, uint64_t end, bool *ret_zero, uint64_t *ret_end)
 {
-    uint64_t at = block * DISK_BLOCK, data = 0, hole = 0;
-    *ret_zero = true;
+    uint64_t at = block * DISK_BLOCK, data = 0, hole = 0, same = block + 1;
+    while (same < end && is_in_layer(d, same) == is_in_layer(d, block))
+        same++;
+    end = same;
+    *ret_zero = !is_in_layer(d, block);
     *ret_end = end;
+    if (!*ret_zero)
+        return 0;
     if (at >= d->base_bytes)
         return 0;
     int r = seek(d->base, at, d->base_bytes, SEEK_DATA, &data);
@@ -517,6 +592,40 @@ int disk_zero(struct disk *disk, uint64_t offset, uint64_t n, bool release)
         r = release_blocks(disk, first, last);
     if (r == 0 && last * DISK_BLOCK < end)
         r = zero_part(disk, last * DISK_BLOCK, end - last * DISK_BLOCK, release);
+    return r;
+}
+
+// ---- snapshots ----
+
+static int copy_run(struct disk *d, uint64_t block, uint64_t end, uint8_t *bytes, int fd)
+{
+    enum source from = source_of(d, block);
+    for (uint64_t at = block * DISK_BLOCK, stop = end * DISK_BLOCK, n; at < stop; at += n) {
+        n = stop - at < ZERO_BYTES ? stop - at : ZERO_BYTES;
+        struct iovec in = {.iov_base = bytes, .iov_len = n}, out = in;
+        uint64_t done = 0, written = 0;
+        int r = read_run(d, from, at, n, &in, 1, false, &done);
+        if (r == 0)
+            r = write_fully(fd, at, &out, 1, &written);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int disk_copy_delta(struct disk *disk, int fd)
+{
+    cleanup_free uint8_t *bytes = malloc(ZERO_BYTES);
+    if (bytes == NULL)
+        return -ENOMEM;
+    if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)disk->bytes) < 0)
+        return -errno;
+    int r = 0;
+    for (uint64_t block = 0, end, last = disk->bytes / DISK_BLOCK; r == 0 && block < last; block = end) {
+        end = run_end(disk, block, last);
+        if (source_of(disk, block) != FROM_BASE)
+            r = copy_run(disk, block, end, bytes, fd);
+    }
     return r;
 }
 

@@ -1,9 +1,10 @@
-// A copy-on-write disk: a read-only base file, and over it a sparse file with the blocks that differ.
+// A copy-on-write disk: a read-only base file, and over it a sparse file with the blocks that differ.  Between them there may
+// be a layer, another such sparse file, which is only read: what a snapshot's disk differed by, shared by all its clones.
 //
 // A block of DISK_BLOCK bytes that is allocated in the delta is the disk's block; a hole falls through to the base, and where
 // the base ends (or has a hole) there are zeros.  Which blocks are allocated is found once with SEEK_DATA and kept in a bitmap.
-// Because a hole means "as in the base", a discarded block is punched out only where the base reads as zeros; elsewhere zeros
-// are written.  A discarded range therefore always reads as zeros.
+// "Base" is all that is below the delta.  Because a hole means "as in the base", a discarded block is punched out only where
+// the base reads as zeros; elsewhere zeros are written.  A discarded range therefore always reads as zeros.
 //
 // A plain disk is a writable file alone: what it has is the disk, its holes are zeros, a discarded range becomes one.
 //
@@ -22,6 +23,7 @@ enum { DISK_SECTOR = 512, DISK_BLOCK = 4096 };
 
 struct disk_config {
     int base;        // a regular file, or -1: all zeros
+    int layer;       // a regular file as a delta is one; 0: none
     int delta;       // a regular file open for reading and writing, or -1: the disk is read-only
     uint64_t bytes;  // of the disk, a multiple of DISK_BLOCK; 0 for the size of the base, rounded up, or of the plain file
     bool plain;      // no base: `delta` is the disk
@@ -40,6 +42,16 @@ uint64_t disk_bytes(const struct disk *disk);
 bool disk_read_only(const struct disk *disk);
 // Bytes of the delta in use; of a plain disk, all.
 uint64_t disk_delta_bytes(const struct disk *disk);
+
+// Writes everything above the base to the empty file `fd`, which is then a delta, or a layer, over the same base.  0 or a
+// negative errno.
+int disk_copy_delta(struct disk *disk, int fd);
+
+// Bytes that were ever read from and written to the delta, or the plain file; what is read from the base is not among them.
+struct disk_moved {
+    uint64_t read, written;
+};
+struct disk_moved disk_moved(const struct disk *disk);
 
 // Whether [offset, offset + n) is inside the disk and in whole sectors.
 bool disk_has(const struct disk *disk, uint64_t offset, uint64_t n);

@@ -63,6 +63,7 @@ static bool on_response(struct vsock *v, struct vsock_conn *c)
     if (c->stage != VSOCK_ASKED || (c->owes & VSOCK_OWES_REQUEST) != 0 || !vsock_greet(c))
         return false;
     c->stage = VSOCK_OPEN;
+    c->readable = c->watch == NULL;  // a client that has gone already may have left something
     vsock_conn_watch(c);
     v->counters.opened_by_host++;
     return true;

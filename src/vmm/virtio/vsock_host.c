@@ -297,6 +297,20 @@ static void on_open(struct vsock *v, struct vsock_conn *c, uint32_t events)
     vsock_pump(v);
 }
 
+// The client has gone before the guest has answered: only that is watched for then.  Who wants an OK did not want to wait for
+// it. Who wants none may have passed the socket on, after what it sent first; that client's end is told as at any other time,
+// in its order, because whoever opened the line goes by what the guest says of its end.
+static void on_early_end(struct vsock *v, struct vsock_conn *c)
+{
+    if (c->quiet) {
+        c->watch = watch_remove(c->watch);
+        take_no_more(c);
+    } else {
+        vsock_conn_reset(v, c);
+        vsock_pump(v);
+    }
+}
+
 static void on_socket(void *arg, uint32_t events)
 {
     struct vsock_conn *c = arg;
@@ -308,8 +322,7 @@ static void on_socket(void *arg, uint32_t events)
     } else if (c->stage == VSOCK_GREETING) {
         on_greeting(v, c);
     } else if (c->stage == VSOCK_ASKED) {
-        vsock_conn_reset(v, c);  // only a hang-up is watched for: the client did not want to wait
-        vsock_pump(v);
+        on_early_end(v, c);
     } else {
         on_open(v, c, events);
     }

@@ -3,6 +3,8 @@
 // It is what the engine, the jailer and the client library must survive, and it tries to leave its sandbox with what an agent
 // holds and a guest does not: its control line, its operation lines and the descriptors of its cgroups.
 //
+// On the vm tier the attack comes from one wall further inside: init is the real one.
+//
 // What it does is chosen by the client: by the variable EVIL of the create for the handshake, and by a command "evil:NAME" for
 // everything after.  Attacks that have something to tell answer like a command that printed it.
 #include <arpa/inet.h>
@@ -17,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -546,10 +549,31 @@ static void on_exit_signal(int number)
     forever();
 }
 
+// The real agent's program, REAL_AGENT: what a machine's init does (its option --vm) must be done before there is anything to
+// attack, and init starts its own file, which is this one, as the sandbox's agent.
+__asm__(".section .rodata\n"
+        "real_agent: .incbin \"" REAL_AGENT "\"\n"
+        "real_agent_end:\n"
+        ".previous\n");
+extern const uint8_t real_agent[], real_agent_end[];
+
+static void become_init(char **argv)
+{
+    static char *no_variables[] = {NULL};
+    int fd = (int)syscall(SYS_memfd_create, "init", MFD_CLOEXEC);
+    size_t size = (size_t)(real_agent_end - real_agent);
+    if (fd >= 0 && write(fd, real_agent, size) == (ssize_t)size)
+        syscall(SYS_execveat, fd, "", argv, no_variables, AT_EMPTY_PATH);
+    _exit(1);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--self-test") == 0)
         return 0;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--vm") == 0)
+            become_init(argv);
     signal(SIGCHLD, SIG_IGN);
     signal(SIGUSR1, on_exit_signal);
     signal(SIGUSR2, on_exit_signal);

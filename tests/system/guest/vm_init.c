@@ -1,5 +1,7 @@
 // PID 1 of the microVMs that test_vm_boot.py starts: loads the modules its initramfs has, says what it sees on the console,
 // then does what the kernel's command line asks for (vm_test=...), so that the monitor has an end to notice.
+#include "vm_modules.h"
+
 #include <fcntl.h>
 #include <linux/vm_sockets.h>
 #include <sched.h>
@@ -14,21 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MODULES_MAX = 64, SECTOR = 512, ECHO_PORT = 7 };
-
-static void load_modules(void)
-{
-    for (int i = 0; i < MODULES_MAX; i++) {
-        char path[32];
-        snprintf(path, sizeof path, "/modules/%02d", i);
-        int fd = open(path, O_RDONLY);
-        if (fd < 0)
-            return;
-        if (syscall(SYS_finit_module, fd, "", 0) != 0)
-            printf("@module %s failed\n", path);
-        close(fd);
-    }
-}
+enum { SECTOR = 512, ECHO_PORT = 7 };
 
 static void say_devices(void)
 {
