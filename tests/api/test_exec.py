@@ -167,7 +167,7 @@ def slow_readers_make_the_command_wait():
         before = API.rss_kib()
 
         def count():
-            return int(CLIENT.execute(SESSION, "wc -l < /workspace/count")["stdout"])
+            return int(CLIENT.execute(SESSION, "cat /workspace/count 2>/dev/null | wc -l")["stdout"])
 
         last = [-1, 0]
 
