@@ -3,6 +3,7 @@
     api = Api(engine_socket)           # started, as a user of its own
     api.ask("POST", "/v1/sessions", {"key": "a"})  ->  Answer
 """
+import atexit
 import faulthandler
 import http.client
 import json
@@ -277,6 +278,7 @@ class Api:
 
     def __init__(self, engine, *arguments, tcp=False, tls=False, tokens=None, settings=None, template=SMALL, wait=True):
         self.folder = tempfile.mkdtemp(prefix="sandbox-api-test.")
+        atexit.register(shutil.rmtree, self.folder, True)
         os.chmod(self.folder, 0o711)
         os.mkdir(self.folder + "/run", 0o755)
         os.chown(self.folder + "/run", API_UID, API_UID)
