@@ -101,9 +101,18 @@ static bool run(struct processor *p)
     }
 }
 
+// By the thread itself: another's name is set through /proc, which the jail has not.
+static void take_name(const struct processor *p)
+{
+    char name[16];
+    snprintf(name, sizeof name, "vcpu%hhu", (unsigned char)(p - p->all->processor));
+    pthread_setname_np(pthread_self(), name);
+}
+
 static void *processor_main(void *arg)
 {
     struct processor *p = arg;
+    take_name(p);
     bool alive = true, confined = false;
     while (park(p->all, !alive)) {
         if (!confined) {
@@ -128,9 +137,6 @@ static int start_threads(struct processors *all)
         if (r != 0)
             return -r;
         p->started = true;
-        char name[16];
-        snprintf(name, sizeof name, "vcpu%hhu", (unsigned char)i);
-        pthread_setname_np(p->thread, name);
     }
     return 0;
 }
