@@ -115,6 +115,20 @@ static void *processor_main(void *arg)
     return NULL;
 }
 
+// A thread has the name that its maker has at that moment.  Another's name can only be set through /proc, which the jail has
+// not; and by the time that it runs, what names itself may be beyond its filter.
+static int start_named(struct processor *p, size_t number)
+{
+    char own[16] = "", name[16];
+    snprintf(name, sizeof name, "vcpu%hhu", (unsigned char)number);
+    pthread_getname_np(pthread_self(), own, sizeof own);
+    pthread_setname_np(pthread_self(), name);
+    int r = pthread_create(&p->thread, NULL, processor_main, p);
+    pthread_setname_np(pthread_self(), own);
+    p->started = r == 0;
+    return -r;
+}
+
 static int start_threads(struct processors *all)
 {
     struct sigaction action = {.sa_handler = on_signal};
@@ -124,13 +138,9 @@ static int start_threads(struct processors *all)
         struct processor *p = &all->processor[i];
         p->all = all;
         p->vcpu = all->config.vcpus[i];
-        int r = pthread_create(&p->thread, NULL, processor_main, p);
-        if (r != 0)
-            return -r;
-        p->started = true;
-        char name[16];
-        snprintf(name, sizeof name, "vcpu%hhu", (unsigned char)i);
-        pthread_setname_np(p->thread, name);
+        int r = start_named(p, i);
+        if (r < 0)
+            return r;
     }
     return 0;
 }
