@@ -20,12 +20,14 @@ static const struct {
     bool takes_volume;  // an id, or none
     bool needs_volume;  // an id
     bool sizes_volume;  // and a size, and a kind
+    uint8_t layers;     // how many there are at most
+    bool needs_layer;   // and at least one
 } shape[JAIL_OP_END_] = {
     [JAIL_OP_HELLO] = {.fds = 0},
     [JAIL_OP_PROBE] = {.fds = 0},
     [JAIL_OP_MOUNT] = {.fds = 1},
     [JAIL_OP_UNMOUNT] = {.uses_slot = true},
-    [JAIL_OP_START] = {.fds = 1, .uses_start = true, .takes_volume = true},
+    [JAIL_OP_START] = {.fds = 1, .uses_start = true, .takes_volume = true, .layers = JAIL_LAYERS_MAX},
     [JAIL_OP_STOP] = {.uses_slot = true},
     [JAIL_OP_FREEZE] = {.uses_slot = true},
     [JAIL_OP_THAW] = {.uses_slot = true},
@@ -37,6 +39,10 @@ static const struct {
     [JAIL_OP_IMAGE] = {.fds = 1},
     [JAIL_OP_KERNEL] = {.fds = 2},
     [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true, .takes_volume = true},
+    [JAIL_OP_SNAPSHOT] = {.uses_slot = true, .layers = 1, .needs_layer = true},
+    [JAIL_OP_SNAPSHOT_CANCEL] = {.uses_slot = true},
+    [JAIL_OP_LAYER_DELETE] = {.layers = 1, .needs_layer = true},
+    [JAIL_OP_LAYER_LIST] = {.layers = 1},
 };
 
 static bool hostname_ok(const char name[static JAIL_HOSTNAME_MAX + 1])
@@ -77,6 +83,20 @@ static bool volume_ok(const struct jail_request *q)
     return shape[q->op].sizes_volume ? in_range(q->volume.mib, JAIL_VOLUME_MIB_MIN, JAIL_VOLUME_MIB_MAX) : q->volume.mib == 0;
 }
 
+// Each is named, all others are zero.
+static bool layers_ok(const struct jail_request *q)
+{
+    const struct jail_layers *l = &q->layers;
+    if (l->count > shape[q->op].layers || (l->count == 0 && (shape[q->op].needs_layer || l->copy != 0)))
+        return false;
+    if (l->copy > (shape[q->op].uses_start ? 1 : 0))
+        return false;
+    for (uint32_t i = 0; i < JAIL_LAYERS_MAX; i++)
+        if (jail_volume_named(l->id[i]) != (i < l->count))
+            return false;
+    return true;
+}
+
 // What is compared as bytes must not hold padding.
 _Static_assert(sizeof(struct jail_start) == 2 * sizeof(uint64_t) + 6 * sizeof(uint32_t) + JAIL_HOSTNAME_MAX + 1, "padding");
 
@@ -93,7 +113,7 @@ int jail_check(const struct jail_request *request, size_t fds)
     static const struct jail_start none;
     if (shape[request->op].uses_start ? !start_ok(&request->start) : memcmp(&request->start, &none, sizeof none) != 0)
         return -EPROTO;
-    return volume_ok(request) ? 0 : -EPROTO;
+    return volume_ok(request) && layers_ok(request) ? 0 : -EPROTO;
 }
 
 int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[static JAIL_FDS_MAX])
