@@ -55,6 +55,7 @@ extern "C" {
 #define SANDBOX_MAX_GUEST_OPS 16              /* guest operations in flight on one connection */
 #define SANDBOX_MAX_PROCESSES 256             /* background processes known in one sandbox */
 #define SANDBOX_MAX_OWNED 128                 /* sandboxes owned by one connection, as shipped */
+#define SANDBOX_MAX_FORK 64                   /* sandboxes made by one fork, as shipped */
 
 typedef struct sandbox_handle_t sandbox_handle_t; /* one sandbox, owned by the connection that created it */
 typedef struct sandbox_conn_t sandbox_conn_t;     /* one connection to an engine */

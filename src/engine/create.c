@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/id.h"
 #include "base/log.h"
+#include "engine/fork.h"
+#include "engine/origin.h"
 #include "engine/pool.h"
 #include "engine/template.h"
 #include "engine/volumes.h"
@@ -24,9 +26,11 @@ struct create {
     TAILQ_ENTRY(create) link;     // in client->creates
     TAILQ_ENTRY(create) waiting;  // in engine->waiting_creates
     struct client *client;
-    struct request *request;
+    struct request *request;  // NULL: a fork's
+    struct fork *fork;
     struct shape shape;
     char template_name[TEMPLATE_NAME_MAX + 1];
+    uint8_t rootfs[DIGEST_LEN];  // of the template, once it is loaded
     struct template_waiter waiter;
     uint64_t pool_wait_ms;
     uint64_t begun_ns;
@@ -98,10 +102,14 @@ void create_fail(struct create *c, int code, const char *format, ...)
     metric_result(e->metrics.creates, code);
     log_info("create_failed", log_u64("sandbox_id", id_of(c)), log_str("template", c->template_name), log_i64("code", code),
              log_str("reason", text));
+    struct fork *fork = c->fork;
     struct request *r = finish(c);
     if (sb != NULL)
         sandbox_disown(sb, "its create failed");
-    request_fail(r, code, "%s", text);
+    if (fork != NULL)
+        fork_failed(fork, code, text);
+    else
+        request_fail(r, code, "%s", text);
     run_waiting(e);
 }
 
@@ -109,10 +117,14 @@ void create_cancel(struct create *c)
 {
     struct engine *e = c->client->engine;
     struct sandbox *sb = c->sandbox;
+    struct fork *fork = c->fork;
     struct request *r = finish(c);
     if (sb != NULL)
-        sandbox_disown(sb, "its client has gone");
-    request_fail(r, SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
+        sandbox_disown(sb, fork != NULL ? "its fork was given up" : "its client has gone");
+    if (fork != NULL)
+        fork_failed(fork, SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
+    else
+        request_fail(r, SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
     run_waiting(e);
 }
 
@@ -140,16 +152,34 @@ static void on_timer(void *arg)
 
 // ---- its steps, last one first ----
 
+static bool keep_origin(struct create *c)
+{
+    struct sandbox *sb = c->sandbox;
+    sb->origin = origin_new(sb->engine->snapshots, c->message, &c->shape, c->template_name, c->rootfs, sb->lease != NULL,
+                            c->fork != NULL ? fork_snapshot(c->fork) : NULL, c->fork != NULL && fork_copies(c->fork));
+    if (sb->origin != NULL)
+        c->message = NULL;
+    return sb->origin != NULL;
+}
+
 static void succeed(struct create *c, const char token[static TOKEN_DIGITS + 1])
 {
     struct sandbox *sb = c->sandbox;
     struct engine *e = sb->engine;
+    sb->forked = c->fork != NULL;
     uint64_t took = mono_ns() - c->begun_ns;
     metric_result(e->metrics.creates, SANDBOX_OK);
     e->metrics.create_ns += took;
     log_info("sandbox_created", log_u64("sandbox_id", sb->id), log_str("template", c->template_name),
              log_str("isolation", sb->tier->name), log_str("start", sandbox_start_name(sb)), log_u64("uid", sb->uid),
              log_u64("us", took / NS_PER_US));
+    if (c->fork != NULL) {
+        struct fork *fork = sb->fork = c->fork;
+        finish(c);
+        fork_ready(fork, sb, token);
+        run_waiting(e);
+        return;
+    }
     Sandbox__CreateResponse response = SANDBOX__CREATE_RESPONSE__INIT;
     response.sandbox_id = sb->id;
     response.session_token = (char *)token;
@@ -175,6 +205,10 @@ void create_configured(struct create *c, uint32_t error_number, const char *mess
     bool ready = sb->state == SANDBOX_READY || sandbox_step(sb, SANDBOX_READY);
     if (random_hex(token, TOKEN_DIGITS) < 0 || !ready || !sandbox_step(sb, SANDBOX_RUNNING)) {
         create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be made ready");
+        return;
+    }
+    if (!keep_origin(c)) {
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
         return;
     }
     sb->since_ns = mono_ns();
@@ -255,6 +289,12 @@ static void start_cold(struct create *c)
                                  .disk_mib_s = (uint32_t)e->config->disk_mib_s,
                                  .disk_iops = (uint32_t)e->config->disk_iops,
                                  .hostname = c->sandbox->hostname};
+    if (c->fork != NULL) {
+        const struct snapshot_meta *meta = &fork_snapshot(c->fork)->meta;
+        start.layers = meta->layer;
+        start.layer_count = meta->layers;
+        start.copy_layer = fork_copies(c->fork);
+    }
     c->sandbox->lease = take_ptr(&c->lease);
     if (c->sandbox->lease != NULL)
         start.volume = volume_id(c->sandbox->lease);
@@ -299,7 +339,7 @@ void creates_offer(struct engine *e, const struct shape *shape)
     struct create *c, *next;
     for (c = TAILQ_FIRST(&e->waiting_creates); c != NULL; c = next) {
         next = TAILQ_NEXT(c, waiting);
-        if (c->lease == NULL && shape_equal(&c->shape, shape)) {
+        if (c->lease == NULL && c->fork == NULL && shape_equal(&c->shape, shape)) {
             try_pool(c);
             return;
         }
@@ -313,7 +353,10 @@ static void wait_for_slot(struct create *c)
     c->in_queue = true;
     if (c->give_up_ns == 0)
         c->give_up_ns = mono_ns() + c->pool_wait_ms * NS_PER_MS;
-    if (timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
+    // A fork's wait for each other, and each start has its deadline.
+    if (c->fork != NULL)
+        run_waiting(e);
+    else if (timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
     else
         run_waiting(e);
@@ -422,6 +465,17 @@ static void on_template(void *arg, const struct template_answer *answer)
         return;
     }
     c->shape.template_handle = answer->handle;
+    memcpy(c->template_name, answer->name, strlen(answer->name) + 1);
+    memcpy(c->rootfs, answer->rootfs, sizeof c->rootfs);
+    struct err err;
+    if (c->fork != NULL && fork_check_template(c->fork, c->rootfs, &err) != 0) {
+        create_fail(c, err.code, "%s", err.text);
+        return;
+    }
+    if (c->fork != NULL) {
+        wait_for_slot(c);
+        return;
+    }
     if (c->lease != NULL) {  // its volume's tier needed a template of its own
         wait_for_slot(c);
         return;
@@ -466,25 +520,30 @@ static unsigned owned_by_uid(const struct engine *e, uid_t uid)
     return n;
 }
 
-static int check_cap(uint64_t have, uint64_t cap, const char *who, const char *name, struct err *err)
+static int check_cap(uint64_t have, unsigned more, uint64_t cap, const char *who, const char *name, struct err *err)
 {
-    if (have < cap)
+    if (have + more <= cap)
         return 0;
+    if (more > 1)
+        return err_set(err, SANDBOX_ERR_POOL_EXHAUSTED,
+                       "%s has %" PRIu64 " sandboxes; with %u more it would have too many (%s is %" PRIu64 ")", who, have, more,
+                       name, cap);
     return err_set(err, SANDBOX_ERR_POOL_EXHAUSTED, "%s has %" PRIu64 " sandboxes, the most allowed (%s is %" PRIu64 ")", who,
                    have, name, cap);
 }
 
-static int check_caps(const struct client *client, struct err *err)
+int create_check_caps(const struct client *client, unsigned more, struct err *err)
 {
     const struct engine *e = client->engine;
     const struct config *config = e->config;
-    int code =
-        check_cap(client_owned(client), config->max_owned_per_connection, "this connection", "max_owned_per_connection", err);
+    int code = check_cap(client_owned(client), more, config->max_owned_per_connection, "this connection",
+                         "max_owned_per_connection", err);
     if (code == 0)
-        code = check_cap(owned_by_uid(e, client->peer.uid), config->max_owned_per_uid, "this uid", "max_owned_per_uid", err);
+        code =
+            check_cap(owned_by_uid(e, client->peer.uid), more, config->max_owned_per_uid, "this uid", "max_owned_per_uid", err);
     // Warm sandboxes give way: they are not counted.
     if (code == 0)
-        code = check_cap(e->owned_count + e->bare_creates, config->max_sandboxes, "this engine", "max_sandboxes", err);
+        code = check_cap(e->owned_count + e->bare_creates, more, config->max_sandboxes, "this engine", "max_sandboxes", err);
     return code;
 }
 
@@ -509,7 +568,7 @@ static int check(const struct client *client, const Sandbox__CreateRequest *mess
     if (code == 0)
         code = check_offered(message, err);
     if (code == 0)
-        code = check_caps(client, err);
+        code = create_check_caps(client, 1, err);
     if (code != 0)
         return code;
     *ret_tier = tiers_choose(&e->tiers, floor_of(e, message), message->session_key.len > 0, err);
@@ -526,13 +585,14 @@ static Sandbox__CreateRequest *copy_message(const Sandbox__CreateRequest *messag
     return (Sandbox__CreateRequest *)pb_unpack(&sandbox__create_request__descriptor, bytes, n);
 }
 
-static struct create *new_create(struct request *r, const Sandbox__CreateRequest *message, struct tier *tier)
+static struct create *new_create(struct client *client, struct request *r, const Sandbox__CreateRequest *message,
+                                 struct tier *tier)
 {
-    struct engine *e = r->client->engine;
+    struct engine *e = client->engine;
     struct create *c = calloc(1, sizeof *c);
     if (c == NULL)
         return NULL;
-    *c = (struct create){.client = r->client,
+    *c = (struct create){.client = client,
                          .request = r,
                          .shape = {.tier = tier,
                                    .memory_mib = message->memory_mib,
@@ -548,7 +608,7 @@ static struct create *new_create(struct request *r, const Sandbox__CreateRequest
     }
     memcpy(c->template_name, message->template_name, strlen(message->template_name) + 1);
     timer_init(&c->timer, on_timer, c);
-    TAILQ_INSERT_TAIL(&r->client->creates, c, link);
+    TAILQ_INSERT_TAIL(&client->creates, c, link);
     e->bare_creates++;
     return c;
 }
@@ -562,7 +622,7 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message)
         fail_early(e, r, &err);
         return;
     }
-    struct create *c = new_create(r, message, tier);
+    struct create *c = new_create(r->client, r, message, tier);
     if (c == NULL) {
         err_set(&err, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
         fail_early(e, r, &err);
@@ -570,4 +630,28 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message)
     }
     if (template_get(e->templates, tier, c->template_name, &c->waiter) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+}
+
+int create_begin_fork(struct client *client, const Sandbox__CreateRequest *message, struct tier *tier, struct fork *fork)
+{
+    struct create *c = new_create(client, NULL, message, tier);
+    if (c == NULL)
+        return -ENOMEM;
+    c->fork = fork;
+    if (template_get(client->engine->templates, tier, c->template_name, &c->waiter) < 0)
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+    return 0;
+}
+
+void creates_cancel_fork(struct client *client, struct fork *fork)
+{
+    struct create *c;
+    for (;;) {
+        TAILQ_FOREACH(c, &client->creates, link)
+        if (c->fork == fork)
+            break;
+        if (c == NULL)
+            return;
+        create_cancel(c);
+    }
 }

@@ -56,6 +56,10 @@ struct sandbox {
     uint32_t handle;
     unsigned refs;  // answers of the driver that are due, and functions on the stack that still use it
     struct agent_line *line;
+    struct origin *origin;  // once it was made for somebody
+    struct fork *fork;      // until all of that run: nobody finds it
+    bool forked;
+    struct taking *taking;  // the snapshot that is being taken
     struct volume_lease *lease;  // the session's volume, until it is gone; NULL: none
 
     bool died;  // it ended by itself

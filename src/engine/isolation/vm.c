@@ -434,6 +434,8 @@ static int probe(void *self, driver_done_fn *done, void *arg)
 const struct driver vm_driver = {
     .level = SANDBOX_ISOLATION_VM,
     .volumes = true,
+    .no_snapshot = "what its machine has in memory cannot be kept while it runs",
+    .no_suspend = "its machine cannot be put on disk while it runs",
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
