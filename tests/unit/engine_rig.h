@@ -45,11 +45,17 @@ struct play {
     atomic_bool kill_oom;   // and this is why
     atomic_int speak_slot;  // a slot + 1: its agent says that it is configured, unasked
     atomic_uint_least64_t page_faults;
-    atomic_int volume_error, delete_error;  // of VOLUME_CREATE, VOLUME_DELETE
-    atomic_bool hold_volumes;               // keeps VOLUME_CREATE until it is false again
-    atomic_uint volumes;                    // files there are; with a number before the start, foreign ones
-    atomic_uint_least64_t end_stream;       // the agent in slot 0 reports the end of this line
+    atomic_int volume_error, delete_error;          // of VOLUME_CREATE, VOLUME_DELETE
+    atomic_bool hold_volumes;                       // keeps VOLUME_CREATE until it is false again
+    atomic_uint volumes;                            // files there are; with a number before the start, foreign ones
+    atomic_uint_least64_t end_stream;               // the agent in slot 0 reports the end of this line
+    atomic_int snapshot_error, layer_delete_error;  // of SNAPSHOT, LAYER_DELETE
+    atomic_bool hold_snapshots;                     // keeps SNAPSHOT until it is false again
+    atomic_uint layers;                             // files there are; with a number before the start, foreign ones
+    atomic_int fail_start;                          // a number + 1: the START after as many more fails
     // What it saw:
+    atomic_uint snapshots, layer_deletes, held_snapshots;
+    atomic_uint start_layers, start_copies;  // of the last START
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
     atomic_uint machines, vm_pauses, vm_resumes, second_calls_closed;

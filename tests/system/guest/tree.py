@@ -1,5 +1,6 @@
 """In a sandbox: changes a tree at random, or describes it.
-    tree.py change SEED COUNT     tree.py describe
+    tree.py change SEED COUNT [apart]     tree.py describe
+With "apart" no file gets a second name.
 What is done depends on the seed and on what is there, so that equal trees stay equal."""
 import hashlib
 import os
@@ -7,8 +8,11 @@ import random
 import stat
 import sys
 
-TOPS = ["/data", "/etc", "/usr/share", "/workspace"]
+TOPS = ["/data", "/usr/share/doc", "/usr/share/zoneinfo/Europe", "/workspace"]
 DATA = "/data"
+# Files that were made here, and may get further names: for a template's file, overlayfs does not promise that two names of one
+# look like it.
+OWN = "own-"
 
 
 def below(top):
@@ -51,28 +55,29 @@ def patch(rng, path):
         file.write(rng.randbytes(100))
 
 
-def change(seed, count):
+def change(seed, count, apart):
     rng = random.Random(seed)
     os.makedirs(DATA, exist_ok=True)
     for number in range(count):
         top = rng.choice(TOPS)
         folder = rng.choice(folders_of(top))
-        name = os.path.join(folder, f"n{seed}-{number}")
         files = files_of(top)
         some = rng.choice(files) if files else None
+        own = some is not None and os.path.basename(some).startswith(OWN)
+        name = os.path.join(folder, f"n{seed}-{number}")
         what = rng.randrange(11)
-        if what == 0 or some is None:
-            write(rng, name)
+        if what == 0 or some is None or (what == 5 and (apart or not own)):
+            write(rng, os.path.join(folder, f"{OWN}{seed}-{number}"))
         elif what == 1:
             sparse(rng, name)
         elif what == 2:
             os.mkdir(name)
         elif what == 3:
-            os.rename(some, name)
+            os.rename(some, os.path.join(folder, f"{OWN if own else 'n'}{seed}-{number}"))
         elif what == 4:
             os.unlink(some)
         elif what == 5:
-            os.link(some, name)
+            os.link(some, os.path.join(folder, f"{OWN}{seed}-{number}"))
         elif what == 6:
             os.symlink(some, name)
         elif what == 7:
@@ -84,7 +89,7 @@ def change(seed, count):
                 file.truncate(rng.randrange(10000))
         else:
             # A folder of the template's, removed and made anew: an opaque one.
-            victims = [path for path in folders_of("/usr/share")[1:] if len(os.listdir(path)) < 6]
+            victims = [path for path in folders_of("/usr/share/doc")[1:] if len(os.listdir(path)) < 6]
             if victims:
                 victim = rng.choice(victims)
                 os.system(f"rm -rf '{victim}'")
@@ -105,12 +110,12 @@ def describe():
             if stat.S_ISREG(st.st_mode):
                 with open(path, "rb") as file:
                     line += [st.st_size, hashlib.sha256(file.read()).hexdigest()]
-                if st.st_nlink > 1:
+                if st.st_nlink > 1 and os.path.basename(path).startswith(OWN):
                     line.append(("same as", links.setdefault((st.st_dev, st.st_ino), path)))
             print(*line)
 
 
 if sys.argv[1] == "change":
-    change(int(sys.argv[2]), int(sys.argv[3]))
+    change(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["apart"])
 else:
     describe()
