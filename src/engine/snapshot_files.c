@@ -59,14 +59,12 @@ static int remove_leftovers(int dir)
         close_fd(&fd);
         return r;
     }
-    int r = 0;
+    // One that cannot be removed takes room and is in nobody's way.
     for (struct dirent *e; (e = readdir(entries)) != NULL;)
-        if (strncmp(e->d_name, ".new-", 5) == 0 || strncmp(e->d_name, ".old-", 5) == 0) {
-            int removed = remove_folder(dir, e->d_name);
-            r = removed < 0 ? removed : r;
-        }
+        if (strncmp(e->d_name, ".new-", 5) == 0 || strncmp(e->d_name, ".old-", 5) == 0)
+            remove_folder(dir, e->d_name);
     closedir(entries);
-    return r;
+    return 0;
 }
 
 int snapshot_files_open(int state_dir)

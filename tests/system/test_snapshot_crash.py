@@ -61,6 +61,20 @@ def stop_in_order():
     assert_nothing_unfinished()
 
 
+def wanted_layers():
+    """Those that the descriptions name (src/wire/snapshot_meta.h)."""
+    wanted = set()
+    for name in descriptions():
+        with open(f"{system.state}-engine/snapshots/{name}/snapshot.bin", "rb") as file:
+            data = file.read()
+        at = 12
+        for _ in range(3):
+            at += 1 + data[at]
+        at += 32 + 2 + 4 + 4 + 5 * 8
+        wanted |= {data[at + 1 + 16 * n:at + 17 + 16 * n].hex() for n in range(data[at])}
+    return sorted(wanted)
+
+
 PREPARE = "dd if=/dev/urandom of=/data bs=64k count=$((RANDOM % 200)) 2> /dev/null; sha256sum /data > /sum; sync"
 NOISE = "(while :; do dd if=/dev/urandom of=/noise bs=64k count=16 conv=notrunc; rm -f /x; echo > /x; done) > /dev/null 2>&1 &"
 
@@ -84,7 +98,7 @@ def assert_as_told(told, step=""):
         there = [one["id"] for one in client.snapshots()]
         need(told <= set(there), f"{step}: told and gone: {told - set(there)}")
         need(descriptions() == there, f"{step}: descriptions {descriptions()}, snapshots {there}")
-        need(len(layers()) == len(there), f"{step}: {len(layers())} layers for {len(there)} snapshots")
+        eventually(lambda: layers() == wanted_layers(), 10, lambda: f"{step}: layers {layers()}, wanted {wanted_layers()}")
         for name in there:
             if name not in told:
                 whole(client, name)
@@ -300,7 +314,7 @@ def full_at_every_step():
                 eventually(lambda: not layers(), 10, lambda: f"layers are left: {layers()}")
                 need(descriptions() == [], f"descriptions are left: {descriptions()}")
                 os.unlink(ballast)
-            need(failed >= 3 and taken >= 3, f"{failed} failed, {taken} were taken")
+            need(failed >= (3 if which == "state" else 1) and taken >= 3, f"{failed} failed, {taken} were taken")
             whole(client, client.snapshot(sandbox)["id"])
             need(known.items() <= below(system.jailer).items(), "something died")
         stop_in_order()
@@ -323,7 +337,10 @@ def damage_is_said_and_costs_nothing_else():
     os.makedirs(f"{system.state}-engine/snapshots/.new-{bad}")
     with open(f"{system.state}-engine/snapshots/.new-{bad}/snapshot.bin", "wb") as file:
         file.write(b"half")
+    for path_of_engine in (f".new-{bad}", f".new-{bad}/snapshot.bin"):
+        os.chown(f"{system.state}-engine/snapshots/{path_of_engine}", system.uid, system.uid)
     system.start()
+    assert_nothing_unfinished()
     need([line["snapshot"] for line in system.log_lines("snapshot_damaged")] == [bad], "the damage is not said")
     need(layers() == before, "a layer went, which the damaged one may stand on")
     with system.client() as client:

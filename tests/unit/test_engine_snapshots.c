@@ -226,8 +226,9 @@ static void one_at_a_time_and_only_of_what_runs(void **state)
     send_take(fd, 3, other);
     RIG_AWAIT(rig->play.held_snapshots == 2);
     // Its end ends what is being taken of it; the other's is not touched.
-    destroy(fd, other);
+    rig_send_simple(fd, RIG_DESTROY, 73, other);
     rig_expect_error(fd, 3, SANDBOX_ERR_GUEST_UNAVAILABLE, "ended");
+    rig_expect(fd, 73, ANSWER(DESTROY));
     rig->play.hold_snapshots = false;
     expect_taken(fd, 1);
     rig->play.kill_slot = 1;
