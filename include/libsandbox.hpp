@@ -955,7 +955,11 @@ class Engine
         std::size_t n = 0;
         detail::check(sandbox_snapshot_list(connection().get(), &list, &n));
         const std::unique_ptr<sandbox_snapshot_t, detail::Free> owned(list);
-        return std::vector<sandbox_snapshot_t>(list, list + n);
+        std::vector<sandbox_snapshot_t> made;
+        made.reserve(n);
+        for (std::size_t i = 0; i < n; i++)
+            made.push_back(list[i]);
+        return made;
     }
     /* Throws NOT_FOUND. */
     sandbox_snapshot_t inspect_snapshot(const std::string &id) const

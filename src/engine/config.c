@@ -222,7 +222,7 @@ static const struct option options[] = {
     NUMBER(max_volumes_per_uid, 0, 1000000, "1024", "session volumes of one uid"),
     NUMBER(max_snapshots_per_uid, 0, 100000, TEXT_OF(SANDBOX_MAX_OWNED), "snapshots of one uid"),
     NUMBER(max_fork, 1, FORK_MAX, TEXT_OF(SANDBOX_MAX_FORK), "sandboxes made by one fork"),
-    NUMBER(fork_copy_mib, 0, 1024, "16",
+    NUMBER(fork_copy_mib, 0, 1024, "2",
            "a fork begins with a copy of a snapshot's disk that takes at most this, and lies over a larger one"),
     OTHER(pool, read_pool, 0, 0, "", "TEMPLATE:MEMORY_MIB:VCPUS[:DISK_MIB]=COUNT, at most 16 of them, separated by commas",
           "sandboxes always kept warm"),
