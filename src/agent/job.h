@@ -2,8 +2,8 @@
 //
 // The child is forked like a command, into a control group of its own, so that what it writes is the sandbox's and a host that
 // goes away ends it.  Its standard input is the line's STDIN frames, its standard output becomes STDOUT frames, and on its
-// standard error it says its verdict: one guest.Result.  It reaches any path of the guest, as a command does, unless the request
-// is confined to /workspace.
+// standard error it says its verdict: one guest.Result.  It reaches any path of the guest, as a command does, unless the
+// request is confined to /workspace.
 #ifndef AGENT_JOB_H
 #define AGENT_JOB_H
 

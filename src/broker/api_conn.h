@@ -12,9 +12,9 @@
 #define BROKER_API_CONN_H
 
 #include "broker/api_call.h"
-#include "http/patience.h"
 #include "http/body.h"
 #include "http/head.h"
+#include "http/patience.h"
 
 enum { API_LINGER_MS = 2000, API_LINGER_BYTES = 2 * 1024 * 1024 };
 

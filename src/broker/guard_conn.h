@@ -5,9 +5,9 @@
 #include "broker/api_call.h"
 #include "broker/guard.h"
 #include "broker/guard_envelope.h"
-#include "http/patience.h"
 #include "http/body.h"
 #include "http/head.h"
+#include "http/patience.h"
 
 struct guard_conn {
     LIST_ENTRY(guard_conn) all;

@@ -26,7 +26,7 @@ struct sandbox_stream_t {
     atomic_bool send_failed;
     atomic_bool stdin_closed;
 
-    uint32_t process;  // of a Spawn, when it has started
+    uint32_t process;    // of a Spawn, when it has started
     unsigned head_left;  // of a described file: bytes of STREAM_FILE_HEAD still to come
     uint64_t head[2];    // its size, and where reading begins
     bool over;

@@ -23,7 +23,7 @@ struct workers {
     struct queue todo;  // under `lock`, as the three below
     struct queue done;
     bool stopping;
-    int event;  // an eventfd: something is in `done`
+    int event;            // an eventfd: something is in `done`
     struct watch *watch;  // NULL: somebody else's loop looks at `event`
     unsigned threads;
     pthread_t thread[THREADS_MAX];
