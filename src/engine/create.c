@@ -323,11 +323,22 @@ static bool try_pool(struct create *c)
     return true;
 }
 
+// In the order they came; but between two of forks, which are many and do not give up, one of the others has its turn.
+static struct create *next_waiting(struct engine *e)
+{
+    struct create *first = TAILQ_FIRST(&e->waiting_creates), *c;
+    TAILQ_FOREACH(c, &e->waiting_creates, waiting)
+    if (c->fork == NULL)
+        break;
+    return e->started_for_fork && c != NULL ? c : first;
+}
+
 static void run_waiting(struct engine *e)
 {
     struct create *c;
-    while (!e->stopping && e->running_creates < e->config->max_creates && (c = TAILQ_FIRST(&e->waiting_creates)) != NULL) {
+    while (!e->stopping && e->running_creates < e->config->max_creates && (c = next_waiting(e)) != NULL) {
         leave_queue(c);
+        e->started_for_fork = c->fork != NULL;
         c->has_slot = true;
         e->running_creates++;
         start_cold(c);
@@ -354,9 +365,7 @@ static void wait_for_slot(struct create *c)
     if (c->give_up_ns == 0)
         c->give_up_ns = mono_ns() + c->pool_wait_ms * NS_PER_MS;
     // A fork's wait for each other, and each start has its deadline.
-    if (c->fork != NULL)
-        run_waiting(e);
-    else if (timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
+    if (c->fork == NULL && timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
     else
         run_waiting(e);
