@@ -65,9 +65,9 @@ struct sandbox {
     bool is_vm;
     struct vm_plan vm;  // its descriptors are ours
     int userns;
-    struct disk_copy *copying;  // of its disk
-    struct disk_device device;  // until the disk is mounted
-    int disk_file, disk, mounts;  // its disk and mount namespace, kept beyond its first process: see release.h
+    struct disk_copy *copying;             // of its disk
+    struct disk_device device;             // until the disk is mounted
+    int disk_file, disk, mounts;           // its disk and mount namespace, kept beyond its first process: see release.h
     struct layer *layer[JAIL_LAYERS_MAX];  // uppermost first
     uint32_t layer_count;
     int copy_from;  // the layer that its disk is a copy of, or -1
@@ -82,6 +82,7 @@ struct sandbox {
         uint64_t since_ns, pause_us;
         sandbox_snapshot_fn *done;
         void *arg;
+        bool end_waits;  // the sandbox is dead, and goes when this is done
     } snapshot;
 
     // While it ends.
@@ -388,9 +389,8 @@ static int start_copy(struct sandbox *s)
     if (r == 0)
         r = timer_set(s->host->loop, &s->deadline, mono_ns() + COPY_WAIT_S * NS_PER_S);
     if (r == 0)
-        r = disk_copy_start(s->host->loop,
-                            &(struct disk_copy_plan){.from = s->copy_from, .to = s->disk_file, .mount = -1}, &handler, s,
-                            &s->copying);
+        r = disk_copy_start(s->host->loop, &(struct disk_copy_plan){.from = s->copy_from, .to = s->disk_file, .mount = -1},
+                            &handler, s, &s->copying);
     if (r < 0)
         return fail(s, r, "copying the snapshot's disk");
     s->state = COPYING;
@@ -682,6 +682,8 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
 
 // ---- living and ending ----
 
+static void finish(struct sandbox *s);
+
 static int set_frozen(struct sandbox *s, bool freeze)
 {
     int r = cgroup_group_freeze(s->group, freeze);
@@ -739,6 +741,8 @@ static void on_snapshot(void *arg, int error, uint64_t bytes)
     if (error == 0)
         error = layer_commit(s->host->layers, s->snapshot.id, file);
     s->snapshot.done(s->snapshot.arg, error, &(struct jail_taken){.pause_us = s->snapshot.pause_us, .bytes = bytes});
+    if (s->snapshot.end_waits)
+        finish(s);
 }
 
 int sandbox_snapshot(struct sandbox *s, const uint8_t id[static JAIL_VOLUME_ID], sandbox_snapshot_fn *done, void *arg)
@@ -768,15 +772,6 @@ int sandbox_snapshot_cancel(struct sandbox *s)
         return -ENOENT;
     disk_copy_cancel(s->snapshot.copy);
     return 0;
-}
-
-// The sandbox ends: what its snapshot has not done yet is not done any more.
-static void end_snapshot(struct sandbox *s)
-{
-    if (s->snapshot.copy == NULL)
-        return;
-    s->snapshot.copy = disk_copy_free(s->snapshot.copy);
-    on_snapshot(s, -ECANCELED, 0);
 }
 
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats)
@@ -835,7 +830,6 @@ static void on_exit_event(void *arg, uint32_t events)
     s->exit_watch = watch_remove(s->exit_watch);
     if (s->state == BUILDING && s->error == 0)
         hear_built(s);
-    end_snapshot(s);
     struct cgroup_stats stats;
     s->out_of_memory = sandbox_stats(s, &stats) == 0 && stats.agent_oom_kills > 0;
     while (waitpid(s->pid, &s->wait_status, 0) < 0 && errno == EINTR)
@@ -853,5 +847,8 @@ static void on_exit_event(void *arg, uint32_t events)
         fail(s, -ECANCELED, "the sandbox ended before its agent ran");
     s->state = ENDING;
     s->give_up_ns = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
-    finish(s);
+    // What the helper is at may take the kernel a while, which nobody else has to wait for.
+    s->snapshot.end_waits = sandbox_snapshot_cancel(s) == 0;
+    if (!s->snapshot.end_waits)
+        finish(s);
 }
