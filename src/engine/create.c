@@ -30,7 +30,8 @@ struct create {
     struct fork *fork;
     struct shape shape;
     char template_name[TEMPLATE_NAME_MAX + 1];
-    uint8_t rootfs[DIGEST_LEN];  // of the template, once it is loaded
+    char real_name[TEMPLATE_NAME_MAX + 1];  // of the template, once it is loaded: the one above may be an alias
+    uint8_t rootfs[DIGEST_LEN];             // likewise
     struct template_waiter waiter;
     uint64_t pool_wait_ms;
     uint64_t begun_ns;
@@ -155,7 +156,7 @@ static void on_timer(void *arg)
 static bool keep_origin(struct create *c)
 {
     struct sandbox *sb = c->sandbox;
-    sb->origin = origin_new(sb->engine->snapshots, c->message, &c->shape, c->template_name, c->rootfs, sb->lease != NULL,
+    sb->origin = origin_new(sb->engine->snapshots, c->message, &c->shape, c->real_name, c->rootfs, sb->lease != NULL,
                             c->fork != NULL ? fork_snapshot(c->fork) : NULL, c->fork != NULL && fork_copies(c->fork));
     if (sb->origin != NULL)
         c->message = NULL;
@@ -474,7 +475,7 @@ static void on_template(void *arg, const struct template_answer *answer)
         return;
     }
     c->shape.template_handle = answer->handle;
-    memcpy(c->template_name, answer->name, strlen(answer->name) + 1);
+    memcpy(c->real_name, answer->name, strlen(answer->name) + 1);
     memcpy(c->rootfs, answer->rootfs, sizeof c->rootfs);
     struct err err;
     if (c->fork != NULL && fork_check_template(c->fork, c->rootfs, &err) != 0) {
