@@ -34,7 +34,8 @@ struct create {
     struct shape shape;
     struct egress *egress;  // what it may reach; NULL: nothing
     char template_name[TEMPLATE_NAME_MAX + 1];
-    uint8_t rootfs[DIGEST_LEN];  // of the template, once it is loaded
+    char real_name[TEMPLATE_NAME_MAX + 1];  // of the template, once it is loaded: the one above may be an alias
+    uint8_t rootfs[DIGEST_LEN];             // likewise
     struct template_waiter waiter;
     uint64_t pool_wait_ms;
     uint64_t begun_ns;
@@ -162,7 +163,7 @@ static void on_timer(void *arg)
 static bool keep_origin(struct create *c)
 {
     struct sandbox *sb = c->sandbox;
-    sb->origin = origin_new(sb->engine->snapshots, c->message, &c->shape, c->template_name, c->rootfs, sb->lease != NULL,
+    sb->origin = origin_new(sb->engine->snapshots, c->message, &c->shape, c->real_name, c->rootfs, sb->lease != NULL,
                             c->fork != NULL ? fork_snapshot(c->fork) : NULL, c->fork != NULL && fork_copies(c->fork));
     if (sb->origin != NULL)
         c->message = NULL;
@@ -384,11 +385,22 @@ static bool try_pool(struct create *c)
     return true;
 }
 
+// In the order they came; but between two of forks, which are many and do not give up, one of the others has its turn.
+static struct create *next_waiting(struct engine *e)
+{
+    struct create *first = TAILQ_FIRST(&e->waiting_creates), *c;
+    TAILQ_FOREACH(c, &e->waiting_creates, waiting)
+    if (c->fork == NULL)
+        break;
+    return e->started_for_fork && c != NULL ? c : first;
+}
+
 static void run_waiting(struct engine *e)
 {
     struct create *c;
-    while (!e->stopping && e->running_creates < e->config->max_creates && (c = TAILQ_FIRST(&e->waiting_creates)) != NULL) {
+    while (!e->stopping && e->running_creates < e->config->max_creates && (c = next_waiting(e)) != NULL) {
         leave_queue(c);
+        e->started_for_fork = c->fork != NULL;
         c->has_slot = true;
         e->running_creates++;
         start_cold(c);
@@ -415,9 +427,7 @@ static void wait_for_slot(struct create *c)
     if (c->give_up_ns == 0)
         c->give_up_ns = mono_ns() + c->pool_wait_ms * NS_PER_MS;
     // A fork's wait for each other, and each start has its deadline.
-    if (c->fork != NULL)
-        run_waiting(e);
-    else if (timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
+    if (c->fork == NULL && timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
     else
         run_waiting(e);
@@ -531,7 +541,7 @@ static void on_template(void *arg, const struct template_answer *answer)
         return;
     }
     c->shape.template_handle = answer->handle;
-    memcpy(c->template_name, answer->name, strlen(answer->name) + 1);
+    memcpy(c->real_name, answer->name, strlen(answer->name) + 1);
     memcpy(c->rootfs, answer->rootfs, sizeof c->rootfs);
     struct err err;
     if (c->fork != NULL && fork_check_template(c->fork, c->rootfs, &err) != 0) {

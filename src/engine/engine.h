@@ -60,6 +60,7 @@ struct engine {
     uint32_t last_sandbox_id;
     struct create_list waiting_creates;  // for one of max_creates slots
     unsigned running_creates;
+    bool started_for_fork;  // the last that got a slot is a fork's
 };
 
 // Takes over the descriptors of sys/jail.h, whatever it returns, and begins to start.  `config` and `loop` outlive the

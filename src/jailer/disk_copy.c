@@ -1,6 +1,7 @@
 #include "jailer/disk_copy.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "jailer/disk.h"
 #include "sys/mount_fd.h"
 #include "sys/small_file.h"
@@ -43,6 +44,8 @@ struct disk_copy {
     int mount;  // -1: a plain copy
     struct watch *watch;
     bool frozen;  // between on_freeze and on_thawed
+    bool late;
+    struct timer patience;
     struct report last;
     const struct disk_copy_handler *handler;
     void *arg;
@@ -211,12 +214,14 @@ static void go_on(struct disk_copy *c)
     if (!c->frozen)
         return;
     c->frozen = false;
+    timer_set(c->loop, &c->patience, mono_ns() + DISK_COPY_MAX_S * NS_PER_S);
     c->handler->on_thawed(c->arg);
 }
 
 // The helper is dead, or about to be.
 static void reap(struct disk_copy *c)
 {
+    timer_cancel(c->loop, &c->patience);
     c->watch = watch_remove(c->watch);
     close_fd(&c->line);
     while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR)
@@ -230,16 +235,26 @@ static void finish(struct disk_copy *c)
 {
     reap(c);
     go_on(c);
+    timer_cancel(c->loop, &c->patience);
     bool done = c->last.word == WORD_DONE;
-    c->handler->on_done(c->arg, done ? c->last.error : -ECANCELED, done ? c->last.bytes : 0);
+    c->handler->on_done(c->arg, done ? c->last.error : c->late ? -ETIMEDOUT : -ECANCELED, done ? c->last.bytes : 0);
     free(c);
 }
 
 static void on_freeze(struct disk_copy *c)
 {
     c->frozen = true;
+    timer_set(c->loop, &c->patience, mono_ns() + DISK_COPY_PAUSE_MAX_S * NS_PER_S);
     int32_t error = c->handler->on_freeze(c->arg);
     send(c->line, &error, sizeof error, MSG_NOSIGNAL);
+}
+
+// The end follows when the kernel lets go of it; what it holds up goes on as soon as it can.
+static void on_patience(void *arg)
+{
+    struct disk_copy *c = arg;
+    c->late = true;
+    disk_copy_cancel(c);
 }
 
 static void on_line(void *arg, uint32_t events)
@@ -273,12 +288,15 @@ int disk_copy_start(struct loop *loop, const struct disk_copy_plan *plan, const 
     if (c == NULL || (plan->mount >= 0 && mount < 0))
         return -ENOMEM;
     *c = (struct disk_copy){.loop = loop, .line = -1, .mount = -1, .handler = handler, .arg = arg};
+    timer_init(&c->patience, on_patience, c);
     int r = watch_add(loop, ours, EPOLLIN, on_line, c, &c->watch);
     if (r < 0)
         return r;
-    c->pid = fork();
+    r = timer_set(loop, &c->patience, mono_ns() + DISK_COPY_MAX_S * NS_PER_S);
+    c->pid = r < 0 ? -1 : fork();
     if (c->pid < 0) {
-        r = -errno;
+        r = r < 0 ? r : -errno;
+        timer_cancel(loop, &c->patience);
         watch_remove(c->watch);
         return r;
     }

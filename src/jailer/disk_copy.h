@@ -11,6 +11,8 @@
 // so that a sandbox stands still only for a comparison of its disk with the copy, or, where the host's filesystem can share
 // blocks between files, hardly at all.
 //
+// A pause is at most DISK_COPY_PAUSE_MAX_S long, and all of it takes at most DISK_COPY_MAX_S; beyond, it fails with -ETIMEDOUT.
+//
 // A filesystem that stays frozen would hold everything that writes to it, even while it dies.  It is thawed by the helper,
 // which goes on when the jailer dies; by the jailer whenever the helper ends, whatever ended it; and where both are killed at
 // once, by the next start (disk_thaw_strays).  Neither trusts anything in the image: it is bytes to both.
@@ -21,6 +23,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { DISK_COPY_PAUSE_MAX_S = 20, DISK_COPY_MAX_S = 600 };
 
 struct disk_copy;
 
@@ -36,7 +40,8 @@ struct disk_copy_handler {
     int (*on_freeze)(void *arg);
     // It goes on.  Called once if on_freeze was called, before on_done; may be NULL likewise.
     void (*on_thawed)(void *arg);
-    // The end: `bytes` is what the copy takes.  The object is freed after the call.  A negative errno: -ECANCELED, -ENOSPC ...
+    // The end: `bytes` is what the copy takes.  The object is freed after the call.  A negative errno: -ECANCELED, -ETIMEDOUT,
+    // -ENOSPC ...
     void (*on_done)(void *arg, int error, uint64_t bytes);
 };
 

@@ -84,6 +84,7 @@ struct sandbox {
         uint64_t since_ns, pause_us;
         sandbox_snapshot_fn *done;
         void *arg;
+        bool end_waits;  // the sandbox is dead, and goes when this is done
     } snapshot;
 
     // While it ends.
@@ -742,6 +743,8 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
 
 // ---- living and ending ----
 
+static void finish(struct sandbox *s);
+
 static int set_frozen(struct sandbox *s, bool freeze)
 {
     int r = cgroup_group_freeze(s->group, freeze);
@@ -804,6 +807,8 @@ static void on_snapshot(void *arg, int error, uint64_t bytes)
     if (error == 0)
         error = layer_commit(s->host->layers, s->snapshot.id, file);
     s->snapshot.done(s->snapshot.arg, error, &(struct jail_taken){.pause_us = s->snapshot.pause_us, .bytes = bytes});
+    if (s->snapshot.end_waits)
+        finish(s);
 }
 
 int sandbox_snapshot(struct sandbox *s, const uint8_t id[static JAIL_VOLUME_ID], sandbox_snapshot_fn *done, void *arg)
@@ -833,15 +838,6 @@ int sandbox_snapshot_cancel(struct sandbox *s)
         return -ENOENT;
     disk_copy_cancel(s->snapshot.copy);
     return 0;
-}
-
-// The sandbox ends: what its snapshot has not done yet is not done any more.
-static void end_snapshot(struct sandbox *s)
-{
-    if (s->snapshot.copy == NULL)
-        return;
-    s->snapshot.copy = disk_copy_free(s->snapshot.copy);
-    on_snapshot(s, -ECANCELED, 0);
 }
 
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats)
@@ -900,7 +896,6 @@ static void on_exit_event(void *arg, uint32_t events)
     s->exit_watch = watch_remove(s->exit_watch);
     if (s->state == BUILDING && s->error == 0)
         hear_built(s);
-    end_snapshot(s);
     struct cgroup_stats stats;
     s->out_of_memory = sandbox_stats(s, &stats) == 0 && stats.agent_oom_kills > 0;
     while (waitpid(s->pid, &s->wait_status, 0) < 0 && errno == EINTR)
@@ -920,5 +915,8 @@ static void on_exit_event(void *arg, uint32_t events)
     s->net = line_free(s->net);
     s->state = ENDING;
     s->give_up_ns = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
-    finish(s);
+    // What the helper is at may take the kernel a while, which nobody else has to wait for.
+    s->snapshot.end_waits = sandbox_snapshot_cancel(s) == 0;
+    if (!s->snapshot.end_waits)
+        finish(s);
 }

@@ -13,8 +13,8 @@ import threading
 import sys
 import time
 
-from own_system import SLOW, TIER, Gone, Marker, Refused, System, below, eventually, kill, need, run_cases, still_alive, times, \
-    work_folder
+from own_system import SLOW, TIER, Gone, Marker, Refused, System, all_processes, below, eventually, kill, name_of, need, \
+    run_cases, still_alive, times, work_folder
 from snapshot_client import SnapshotClient
 
 if TIER != "container":
@@ -221,6 +221,57 @@ def the_helper_is_killed_at_steps():
     return f"killed at {killed} of {total} steps, {failed} snapshots failed"
 
 
+def helpers():
+    return [pid for pid, stat in all_processes().items() if stat[1] == system.jailer and name_of(pid) == "sandbox-copy"]
+
+
+def is_frozen():
+    for group in system.cgroups():
+        for name, text in (("cgroup.events", "frozen 1"), ("freezer.state", "FROZEN")):
+            try:
+                with open(os.path.join(group, name), encoding="ascii") as file:
+                    if text in file.read():
+                        return True
+            except OSError:
+                pass
+    return False
+
+
+def a_pause_has_an_end():
+    """The helper is stopped in the pause: the sandbox goes on all the same, and nothing is left."""
+    new_system()
+    with system.client() as client:
+        client.socket.settimeout(120 * SLOW)
+        sandbox = client.create(disk=512)
+        client.says(sandbox, "dd if=/dev/urandom of=/data bs=1M count=128 2> /dev/null")
+        for _ in range(20):
+            request = client.ask_snapshot(sandbox)
+            eventually(helpers, 20, "there is no helper")
+            while helpers() and not is_frozen():
+                pass
+            for pid in helpers():
+                kill(pid, signal.SIGSTOP)
+            if is_frozen():
+                break
+            for pid in helpers():
+                kill(pid, signal.SIGCONT)
+            client.taken(request)
+        else:
+            raise AssertionError("it was never stopped in its pause")
+        # What is in there stands still, and goes on when the pause has lasted too long.
+        command = client.ask_exec(sandbox, "echo on > /on; sync; cat /on")
+        try:
+            client.taken(request)
+            raise AssertionError("a snapshot was told that never ended")
+        except Refused as refused:
+            need(refused.code == -5 and "timed out" in refused.text, f"it says {refused}")
+        need(client.done(command)[2] == b"on\n", "it does not go on")
+        need(not helpers() and not is_frozen(), "something is left")
+        whole_one = client.snapshot(sandbox)["id"]
+        need(whole_one in [one["id"] for one in client.snapshots()], "the next one is not taken")
+    stop_in_order()
+
+
 # ---- at random ----------------------------------------------------------------------------------------------------------------
 
 def work_until_gone(told, lock, seed):
@@ -370,7 +421,7 @@ def damage_is_said_and_costs_nothing_else():
 
 
 CASES = [the_jailer_is_killed_at_steps, the_engine_is_killed_at_steps, the_helper_is_killed_at_steps,
-         helper_and_jailer_are_killed_at_once_at_steps, killed_at_random_moments, full_at_every_step,
+         helper_and_jailer_are_killed_at_once_at_steps, a_pause_has_an_end, killed_at_random_moments, full_at_every_step,
          damage_is_said_and_costs_nothing_else]
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(143))

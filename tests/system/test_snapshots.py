@@ -319,6 +319,18 @@ def a_changed_template_is_refused():
     done_with(system)
 
 
+def an_alias_may_move():
+    """A snapshot stands on the template, not on the name it was asked for by."""
+    system = new_system()
+    with system.client() as client:
+        os.symlink("busybox", os.path.join(system.templates, "alias"))
+        snapshot = client.snapshot(client.create(template="alias"))
+        need(snapshot["template"] == b"busybox", f"it is {snapshot}")
+        os.unlink(os.path.join(system.templates, "alias"))
+        need(len(client.fork(snapshot["id"])) == 1, "a fork needs the alias")
+    done_with(system)
+
+
 # ---- lives ---------------------------------------------------------------------------------------------------------------
 
 def a_deleted_snapshot_lives_as_long_as_its_forks():
@@ -470,7 +482,7 @@ def main():
     run_cases([a_fork_begins_as_its_snapshot_was, identities_are_fresh, a_chain_of_copies_equals_the_model,
                a_chain_of_layers_equals_the_model, a_paused_sandbox_stays_paused, what_runs_goes_on,
                a_command_has_its_time_without_the_pause, volumes_are_left_out, caps_and_bad_requests, others_do_not_see_it,
-               a_changed_template_is_refused, a_deleted_snapshot_lives_as_long_as_its_forks, snapshots_survive_a_restart,
+               a_changed_template_is_refused, an_alias_may_move, a_deleted_snapshot_lives_as_long_as_its_forks, snapshots_survive_a_restart,
                sixty_four_forks_at_once, storms_leave_nothing, numbers_of_inspect_are_true], WORK, lambda: systems)
 
 

@@ -419,6 +419,26 @@ static void a_client_that_goes_takes_its_forks_along(void **state)
     rig_stop(rig);
 }
 
+// The second start is not the fork's second, but another client's, who came after all of the fork's.
+static void a_fork_does_not_keep_others_waiting(void **state)
+{
+    static const char *const args[] = {"--set", "max_creates=1", NULL};
+    struct rig *rig = rig_start(args);
+    cleanup_fd int fd = rig_connect(rig), other = rig_connect(rig);
+    struct name name = take(fd, rig_create(fd));
+    rig->play.hold_starts = true;
+    send_fork(fd, 1, name.text, 10);
+    RIG_AWAIT(rig->play.held_starts == 1);
+    Sandbox__CreateRequest spec = rig_spec();
+    rig_send_create(other, 1, &spec);
+    assert_true(rig_silent(other, 200));  // its template is looked at before it waits for a slot
+    rig->play.fail_start = 2;
+    rig->play.hold_starts = false;
+    rig_expect_error(other, 1, SANDBOX_ERR_INTERNAL, "could not be started");
+    expect_forked(fd, 1, 10, NULL);
+    rig_stop(rig);
+}
+
 static void counts_and_caps(void **state)
 {
     static const char *const args[] = {"--set", "max_fork=8", "--set", "max_owned_per_connection=10", NULL};
@@ -634,6 +654,7 @@ int main(void)
         cmocka_unit_test(an_agent_that_fails_spoils_all),
         cmocka_unit_test(forks_cannot_be_found_before_all_run),
         cmocka_unit_test(a_client_that_goes_takes_its_forks_along),
+        cmocka_unit_test(a_fork_does_not_keep_others_waiting),
         cmocka_unit_test(counts_and_caps),
         cmocka_unit_test(names_of_others_are_no_names),
         cmocka_unit_test(variables_are_merged),
