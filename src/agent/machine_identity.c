@@ -78,19 +78,13 @@ static int make_boot_id(const struct machine_identity *identity)
     return r < 0 ? r : take_fd(&mount);
 }
 
-static int detach_boot_id(void)
-{
-    cleanup_fd int fd = open(boot_id_path, O_PATH | O_CLOEXEC);
-    return fd < 0 ? -errno : mount_detach(fd);
-}
-
 // In a child: from inside of the sandbox's namespaces there is no way back.
 static int name_inside(const struct machine_identity *identity, int pidfd, int boot_id)
 {
     if (setns(pidfd, CLONE_NEWUTS | CLONE_NEWNS) < 0 || sethostname(identity->hostname, strlen(identity->hostname)) < 0)
         return -errno;
     // A clone's clone has the first one's there, whose file is gone: nothing can be mounted over that.
-    int r = detach_boot_id();
+    int r = mount_detach_path(boot_id_path);
     if (r < 0 && r != -EINVAL)
         return r;
     return mount_attach_at(boot_id, AT_FDCWD, boot_id_path);

@@ -385,7 +385,7 @@ void op_session_get(struct call *call, const char *body, size_t n)
 // ---- delete ----
 
 struct deletion {
-    struct gone_waiter gone;  // first
+    struct gone_waiter waiter;  // first
     struct call *call;
 };
 
@@ -418,10 +418,11 @@ void op_session_delete(struct call *call, const char *body, size_t n)
         reply_error(call, 503, "unavailable", "no memory");
         return;
     }
-    *d = (struct deletion){.gone = {.gone = on_deleted}, .call = call};
+    d->waiter.gone = on_deleted;
+    d->call = call;
     call->x->ops = &ops;
     call->x->arg = d;
-    session_close(s, &d->gone);
+    session_close(s, &d->waiter);
 }
 
 // ---- renew ----

@@ -61,6 +61,10 @@ static void count_refusal(struct grant *g, enum api_refusal why, const char *rul
     else
         g->denied++;
     grant_metrics_count(g->broker->grant_metrics, g->profile, why == API_SHED ? GRANT_COUNT_SHED : GRANT_COUNT_DENIED);
+    // A guest can be refused without end; the log is not its to fill.
+    if (g->refusals_logged >= GRANT_REFUSALS_LOGGED_MAX)
+        return;
+    g->refusals_logged++;
     log_info("grant_call", log_u64("sandbox_id", g->sandbox_id), log_u64("grant_id", g->grant_id), log_str("run", g->run),
              log_str("profile", g->profile->name), log_str("decision", refusals[why].word), log_str("rule", rule),
              log_u64("status", refusals[why].status));

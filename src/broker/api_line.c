@@ -70,6 +70,7 @@ void api_line_opened(struct api_line *l, struct api_conn *c)
 {
     LIST_INSERT_HEAD(&l->conns, c, all);
     l->connections++;
+    l->broker->grant_conns++;
     if (full(l))
         event_del(l->event);
 }
@@ -77,6 +78,7 @@ void api_line_opened(struct api_line *l, struct api_conn *c)
 void api_line_closed(struct api_line *l, struct api_conn *c)
 {
     LIST_REMOVE(c, all);
+    l->broker->grant_conns--;
     if (l->connections-- == API_CONNECTIONS_MAX && l->fd >= 0)
         event_add(l->event, NULL);
 }
@@ -123,7 +125,10 @@ static void on_line(evutil_socket_t listening, short what, void *arg)
     for (int i = 0; i < ACCEPTS_MAX && !full(l); i++) {
         int fd = next_connection(l);
         if (fd >= 0) {
-            api_conn_new(l, fd);
+            if (l->connections > 0 && l->broker->grant_conns >= l->broker->config.grant_conns)
+                close(fd);
+            else
+                api_conn_new(l, fd);
             continue;
         }
         if (fd == -EPIPE) {

@@ -1,7 +1,8 @@
 // A sandbox's line to its grants: a stream socket in the sandbox, and the connections that come over it.  Its states are in
 // wire/broker.h; connections are api_conn.h's.
 //
-// At most API_CONNECTIONS_MAX are open; further ones wait in the socket.
+// At most API_CONNECTIONS_MAX are open; further ones wait in the socket.  Where config.grant_conns are open over all lines, a
+// line that has one gets no more: further ones are closed at once.  So nobody is kept from having one by the others.
 #ifndef BROKER_API_LINE_H
 #define BROKER_API_LINE_H
 

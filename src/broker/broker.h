@@ -71,6 +71,7 @@ struct broker {
     struct api_lines *api_lines;
     struct guard *guard;    // NULL: none is set up
     uint64_t grant_calls;   // of all grants, in flight
+    uint64_t grant_conns;   // over all lines
     uint64_t connections;   // of guests, now
     uint64_t last_request;  // number of the last decision, for the log
 };

@@ -53,6 +53,7 @@ static const struct option options[] = {
     NUMBER(connect_ms, 10, 600000, "15000", "to find, reach and verify an upstream"),
     NUMBER(pool_ms, 0, 600000, "30000", "an idle connection to an upstream is kept"),
     NUMBER(grant_calls, 1, 100000, "128", "calls of all grants at once; beyond: 429"),
+    NUMBER(grant_conns, 1, 100000, "2048", "connections over all lines; beyond, a line that has one gets no more"),
     NUMBER(api_head_ms, 10, 600000, "5000", "on a grant's line: for a request's head, from its first byte"),
     NUMBER(api_request_ms, 10, 600000, "10000", "likewise: for its body"),
     NUMBER(api_idle_ms, 10, 600000, "15000", "likewise: between requests"),

@@ -35,6 +35,7 @@ struct config {
     uint64_t connect_ms;   // to resolve, connect and shake hands
     uint64_t pool_ms;      // an idle connection to an upstream is kept
     uint64_t grant_calls;  // of all grants at once
+    uint64_t grant_conns;  // connections over all lines
     // On a sandbox's line (api_conn.h).
     uint64_t api_head_ms, api_request_ms, api_idle_ms, api_write_ms;
     uint64_t api_upstream_ms;  // for an API's whole answer

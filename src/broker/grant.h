@@ -22,6 +22,7 @@ enum {
     GRANT_IN_FLIGHT_MAX = 16,              // calls at once; more are refused, not queued
     GRANT_REQUEST_MAX = 1024 * 1024,       // bytes of a request's body
     GRANT_RESPONSE_MAX = 4 * 1024 * 1024,  // bytes of a response's body, which is delivered whole or not at all
+    GRANT_REFUSALS_LOGGED_MAX = 512,       // lines in the log about refused calls; the others are counted only
     GRANT_TOKEN_HASH = 32,
     GRANT_BEARER_SPARE_S = 5,  // a token with less left, or half its life if that is less, is made anew
 };
@@ -50,7 +51,7 @@ struct grant {
     uint64_t bearer_until_s;  // time of day when it is made anew; 0: never
     uint64_t serial;          // of its upstream connections
     uint32_t attempts, denied, shed, dropped;
-    unsigned in_flight;
+    unsigned in_flight, refusals_logged;
     unsigned rows;
     struct grant_note row[GRANT_ROWS_MAX];
     struct breaker breaker;

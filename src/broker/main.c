@@ -27,7 +27,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2 };
+enum { EXIT_USAGE = 2, STOP_TURNS = 4 };
 
 static void print_help(void)
 {
@@ -261,8 +261,12 @@ static void stop(struct broker *b, struct parts *parts)
     free(b->grant_list);
     free(b->api_lines);
     free(b->sandboxes);
-    if (b->base != NULL)
+    if (b->base != NULL) {
+        // Callbacks that were put off hold on to what was freed above; each lets go of it in its turn.
+        for (int i = 0; i < STOP_TURNS; i++)
+            event_base_loop(b->base, EVLOOP_NONBLOCK);
         event_base_free(b->base);
+    }
     libevent_global_shutdown();
 }
 

@@ -43,15 +43,22 @@ static void exchange_free(struct http_conn *c)
     c->body = NULL;
 }
 
+// It takes no place any more.
+static void uncount(struct http_conn *c)
+{
+    if (c->counted)
+        c->server->counted--;
+    else if (c->told)
+        c->server->busy--;
+    c->counted = c->told = false;
+}
+
 static void conn_free(struct http_conn *c)
 {
     struct http_server *s = c->server;
     set_idle(c, false);
     TAILQ_REMOVE(&s->conns, c, link);
-    if (c->counted)
-        s->counted--;
-    else
-        s->busy--;
+    uncount(c);
     exchange_free(c);
     patience_end(&c->patience);
     if (c->later != NULL)
@@ -69,6 +76,7 @@ static void later(struct http_conn *c)
 static void die(struct http_conn *c)
 {
     set_idle(c, false);
+    uncount(c);
     c->state = CONN_DEAD;
     bufferevent_setcb(c->bev, NULL, NULL, NULL, NULL);
     bufferevent_disable(c->bev, EV_READ | EV_WRITE);
@@ -108,6 +116,11 @@ void conn_end(struct http_conn *c)
 void conn_close_idle(struct http_conn *c)
 {
     die(c);
+}
+
+bool conn_is_over(const struct http_conn *c)
+{
+    return c->counted && c->state == CONN_LINGER && unsent(c) == 0;
 }
 
 // ---- lingering ----
@@ -292,9 +305,7 @@ static void body_step(struct http_conn *c)
         refuse_body(c, 413, "body_too_large", "the request's body is larger than this operation takes");
     else if (r == -EBADMSG)
         refuse_body(c, 400, "malformed", "the request's chunked body is malformed");
-    else if (r < 0)
-        conn_end(c);
-    else if (r == 0 && c->eof && evbuffer_get_length(input(c)) == 0)
+    else if (r < 0 || (r == 0 && c->eof && evbuffer_get_length(input(c)) == 0))
         conn_end(c);
     else if (c->mode == BODY_STREAM)
         give_stream(c, r == 1);
@@ -538,8 +549,8 @@ struct http_conn *conn_new(struct http_server *s, struct bufferevent *bev, const
 void conn_refuse(struct http_conn *c)
 {
     struct http_server *s = c->server;
-    c->counted = false;
-    s->counted--;
+    uncount(c);
+    c->told = true;
     s->busy++;
     set_idle(c, false);
     c->x.begun_ns = mono_ns();

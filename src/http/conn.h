@@ -28,6 +28,7 @@ struct http_conn {
     enum conn_state state;
     bool idle;     // in the list of those between requests
     bool counted;  // against max_connections
+    bool told;     // one beyond the ceiling
     bool eof;      // the client has sent its last byte
     bool head_begun;
     bool patient;  // the patience is running for an exchange
@@ -77,6 +78,8 @@ void conn_refuse(struct http_conn *c);
 void conn_end(struct http_conn *c);
 // What may be asked of an idle connection when a place is needed, or at the end.
 void conn_close_idle(struct http_conn *c);
+// Its last answer has been taken, and only its end is awaited.
+bool conn_is_over(const struct http_conn *c);
 // The exchange is over, and its answer is in the output or (aborted) never will be.
 void conn_finish(struct http_conn *c, bool aborted);
 // Reads away a body that nobody asked for, as far as it has come; whether the connection stands behind its end now.

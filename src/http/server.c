@@ -60,15 +60,20 @@ static struct bufferevent *wrap(struct http_listener *l, int fd)
 
 // ---- accepting ----
 
-// Whether a place is free, or can be had from a connection that waits for its next request.
+// Whether a place is free, or can be had from a connection that has had its last answer, or waits for its next request.
 static bool make_room(struct http_server *s)
 {
     if (s->counted < s->limits.max_connections)
         return true;
-    struct http_conn *longest = TAILQ_FIRST(&s->idle);
-    if (longest == NULL)
+    struct http_conn *c;
+    TAILQ_FOREACH(c, &s->conns, link)
+    if (conn_is_over(c))
+        break;
+    if (c == NULL)
+        c = TAILQ_FIRST(&s->idle);
+    if (c == NULL)
         return false;
-    conn_close_idle(longest);
+    conn_close_idle(c);
     return true;
 }
 

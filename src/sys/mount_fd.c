@@ -74,5 +74,10 @@ int mount_detach(int mount)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", mount);
+    return mount_detach_path(path);
+}
+
+int mount_detach_path(const char *path)
+{
     return syscall(SYS_umount2, path, 2 /* MNT_DETACH */) < 0 ? -errno : 0;
 }

@@ -29,5 +29,8 @@ int mount_attach_at(int mount, int dir_fd, const char *path);
 
 // Takes an attached mount out of the tree; what still uses it keeps it alive.
 int mount_detach(int mount);
+// The same of the topmost mount at `path`, also where /proc is not this process's.  0, -EINVAL (nothing is mounted there), or
+// another negative errno.
+int mount_detach_path(const char *path);
 
 #endif

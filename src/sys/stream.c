@@ -41,6 +41,7 @@ struct stream {
     bool in_callback;
     bool freed;      // stream_free was called from a callback
     bool redeliver;  // frames read before a hold wait to be handed over
+    bool waited;     // something was queued, and on_drained has not been called since
 };
 
 static void on_event(void *arg, uint32_t events);
@@ -114,7 +115,8 @@ static void update_interest(struct stream *s)
     if (s->ended || s->watch == NULL)
         return;
     // A socket is nearly always writable: asking for EPOLLOUT brings us back from the loop to deliver what waits.
-    uint32_t events = (s->held || s->half_closed ? 0 : EPOLLIN) | (stream_queued(s) > 0 || s->redeliver ? EPOLLOUT : 0);
+    bool out = stream_queued(s) > 0 || s->redeliver || s->waited;
+    uint32_t events = (s->held || s->half_closed ? 0 : EPOLLIN) | (out ? EPOLLOUT : 0);
     // At its end a socket is readable for ever: only what changes is of interest, to ask peer_gone again.
     if (s->half_closed && !s->hangs_up)
         events |= EPOLLIN | EPOLLET;
@@ -184,6 +186,8 @@ static int sent(struct stream *s, int queue_result)
         return queue_result;
     }
     int r = flush(s);
+    // What waited before may have gone with this: the owner is told all the same, from the loop.
+    s->waited = s->waited || (stream_queued(s) > 0 && s->handler->on_drained != NULL);
     update_interest(s);
     return r < 0 ? -EPIPE : 0;
 }
@@ -341,14 +345,15 @@ static void on_event(void *arg, uint32_t events)
     struct stream *s = arg;
     s->in_callback = true;
     if ((events & EPOLLOUT) != 0) {
-        bool waited = stream_queued(s) > 0;
         int r = flush(s);
         if (r < 0)
             end(s, r);
         else if (s->redeliver)
             deliver(s);
-        if (!s->ended && waited && stream_queued(s) == 0 && s->handler->on_drained != NULL)
+        if (!s->ended && s->waited && stream_queued(s) == 0) {
+            s->waited = false;
             s->handler->on_drained(s->arg);
+        }
         update_interest(s);
     }
     if (!s->ended && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {

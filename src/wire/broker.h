@@ -52,18 +52,20 @@
 //                   BROKER_LINE_FEED      a connected Unix socket of type SOCK_SEQPACKET; each packet of it is one byte and one
 //                                         descriptor, a connected stream socket: a connection that a machine's guest began,
 //                                         which its monitor passes on
-//                 Whatever arrives on it is the sandbox's: that is its identity, and the only one.  A sandbox needs no ADD for
-//                 it. -EEXIST: it has a line.  -ENOSPC: BROKER_SANDBOXES_MAX lines.  -EINVAL: not such a descriptor.
-//   GRANT_OPEN    Makes the credential and lends the grant to the line; with BROKER_GRANT_REMOTE (a sandbox that does not run
-//   on
-//                 this host), to the guard instead, and no line is needed.  The reply comes with one descriptor, a sealed
-//                 memfd: a struct broker_opened and the text behind it. -EACCES: no such profile for this principal, whether it
-//                 does not exist, is another's, or nobody was authenticated; one answer, so that nobody learns the names.
-//                 -EPERM: the profile is not for sessions (BROKER_GRANT_SESSION), or the credential cannot be made.  -ENOTUNIQ:
-//                 the sandbox's egress policy leads to the same origin with a credential on file; the wide way would defeat the
-//                 narrow one (ADD is refused in the same way).  -EOPNOTSUPP: remote, and there is no guard.  -ENOENT: no line.
-//                 -EBUSY: one is lent on it.  -EEXIST: that id is open.  -ENOSPC: BROKER_SANDBOXES_MAX grants, or too many
-//                 capped routes for a session.
+//                 Whatever arrives on it is the sandbox's: that is its identity, and the only one.  No ADD is needed for it.
+//                 -EEXIST: it has a line.  -ENOSPC: BROKER_SANDBOXES_MAX lines.  -EINVAL: not such a descriptor.
+//   GRANT_OPEN    Makes the credential and lends the grant to the line; with BROKER_GRANT_REMOTE (the sandbox runs on another
+//                 host), to the guard instead, and no line is needed.  The reply comes with one descriptor, a sealed memfd: a
+//                 struct broker_opened and the text behind it.  Errors:
+//                   -EACCES      no such profile for this principal: it does not exist, it is another's, nobody was
+//                                authenticated, or this principal cannot be a token's subject; one answer for all, so that
+//                                nobody learns the names
+//                   -EPERM       the profile is not for sessions (BROKER_GRANT_SESSION), or the credential cannot be made
+//                   -ENOTUNIQ    the sandbox's egress policy leads to the same origin with a credential on file, and the wide
+//                                way would defeat the narrow one (ADD is refused in the same way)
+//                   -EOPNOTSUPP  remote, and there is no guard
+//                   -ENOENT      no line;  -EBUSY: a grant is lent on it;  -EEXIST: that id is open
+//                   -ENOSPC      BROKER_SANDBOXES_MAX grants, or too many capped routes for a session
 //   GRANT_CLOSE   Ends the authority at once: calls under way are cut off, late ones answered 503.  The reply comes with one
 //                 descriptor, a sealed memfd: the trace (wire/grant_trace.h).  -ENOENT: it is not open.
 //   LINE_REMOVE   Closes the socket, every connection, and a grant that is lent, whose trace is lost.  -ENOENT: no line.

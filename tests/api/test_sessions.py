@@ -78,11 +78,14 @@ def what_cannot_be_had_is_refused():
     client = Client(api())
     for fields, status, code in (({"template": "no-such"}, 400, "invalid_argument"), ({"memory_mib": 1}, 400, "invalid_argument"),
                                  ({"memory_mib": 4000000}, 400, "invalid_argument"), ({"vcpus": 4000}, 400, "invalid_argument"),
-                                 ({"egress_allow": ["index.example.org"]}, 400, "invalid_argument"),
+                                 ({"egress_allow": ["index example.org"]}, 400, "invalid_argument"),
                                  ({"grant_profile": "x"}, 400, "invalid_argument")):
         answer = client.ask("POST", "/v1/sessions", {"key": "refused", **fields})
         same((answer.status, answer.code), (status, code), f"{fields}: {answer}")
     same(client.good("GET", "/v1/sessions").json, {"sessions": []}, "nothing of them is left")
+    session = client.session("refused", egress_allow=["Index.example.org:443"])
+    same(client.good("GET", f"/v1/sessions/{session}").json["egress_allow"], ["Index.example.org:443"])
+    client.good("DELETE", f"/v1/sessions/{session}")
     session = client.session("refused", egress_deny_all=True)
     same(client.good("GET", f"/v1/sessions/{session}").json["egress_deny_all"], True)
     client.good("DELETE", f"/v1/sessions/{session}")

@@ -128,6 +128,16 @@ def a_line_is_kept_and_requests_may_be_sent_ahead():
     need(wire.ended(), "HTTP/1.0 was kept")
 
 
+def other_forms_of_targets_are_refused():
+    line = granted("wide")
+    for text in ("OPTIONS * HTTP/1.1", "CONNECT api.example.org:443 HTTP/1.1", "GET https://api.example.org/echo HTTP/1.1", "GET mailto:x HTTP/1.1",
+                 "GET echo HTTP/1.1", "TRACE /echo HTTP/1.1", "PROPFIND /echo HTTP/1.1"):
+        answer = line.connect().send(text + "\r\nHost: x\r\n\r\n").answer()
+        same((answer.status, answer.body), FORBIDDEN, text)
+    trace = line.close()
+    same((trace.calls, trace.denied, trace.rows), (7, 7, []))
+
+
 def malformed_requests_are_no_calls():
     line = granted("wide")
     for text, status in (("GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400), ("GET /\x01 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
@@ -494,6 +504,33 @@ def calls_of_all_grants_have_a_ceiling():
     same([x.status("GET", "/echo") for x in (one, two)], [200, 200])
     same([x.close().calls for x in (one, two)], [2, 2])
     broker.stop()
+
+
+def connections_of_all_lines():
+    broker = WORLD.broker("", profiles=PROFILES, env=SECRETS, grant_conns=3)
+    one, two = granted("wide", broker=broker), granted("wide", broker=broker)
+    wires = [one.connect() for _ in range(3)]
+    for wire in wires:
+        same(one.call("GET", "/echo", wire=wire).status, 200)
+    need(one.connect().ended(), "a fourth is served")
+    late = two.connect()
+    same(two.call("GET", "/echo", wire=late).status, 200, "who has none is kept from having one")
+    need(two.connect().ended(), "and a second")
+    wires[0].close()
+    wires[1].close()
+    eventually(lambda: (lambda w: w.send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n").answer() is not None)(two.connect()), "places do not come back")
+    broker.stop()
+
+
+def the_log_is_not_the_guests_to_fill():
+    line = granted("one")
+    wire = line.connect()
+    for _ in range(700):
+        line.call("GET", "/no", wire=wire)
+    trace = line.close()
+    same((trace.calls, trace.denied), (700, 700))
+    same(len(BROKER.lines("grant_call", sandbox_id=line.sandbox_id)), 512)
+    same(BROKER.lines("grant_closed", sandbox_id=line.sandbox_id)[0]["host_calls_denied"], 700)
 
 
 def connections_wait_beyond_32():
@@ -880,18 +917,21 @@ def many_calls_cost_nothing_that_stays():
     for _ in range(30):
         need(line.close().calls > 0 and line.open("p") > 0, "not again")
         calls(30)
-    need(broker.resident_kib() < memory + 1024 * rig.MEMORY, f"{memory} KiB became {broker.resident_kib()} KiB")
+    # Instrumented programs keep what was freed for a while, up to 256 MiB of it.
+    more = 1024 if rig.SLOW == 1 else 320 * 1024
+    need(broker.resident_kib() < memory + more, f"{memory} KiB became {broker.resident_kib()} KiB")
     need(broker.descriptors() <= descriptors + 1, f"{descriptors} became {broker.descriptors()}")
     broker.stop()
 
 
 CASES = [only_method_target_and_body_are_the_guests, answers_have_a_status_a_type_and_a_body,
-         a_line_is_kept_and_requests_may_be_sent_ahead, malformed_requests_are_no_calls, a_feed_brings_connections_of_a_machine,
+         a_line_is_kept_and_requests_may_be_sent_ahead, other_forms_of_targets_are_refused, malformed_requests_are_no_calls, a_feed_brings_connections_of_a_machine,
          lines_are_looked_at, there_is_a_ceiling_of_lines, the_longest_credential_is_sent, an_old_engine_has_no_grants, a_name_that_is_not_yours_does_not_exist, no_routes_reach_nothing,
          one_grant_at_a_time, plain_http_stays_on_this_host, tokens_are_short_lived_and_the_callers,
          a_token_that_runs_out_is_made_anew, the_guest_never_sees_the_credential, every_vector_over_the_socket, refused_attempts_spend_the_budget,
          rows_end_at_256_and_the_rest_is_counted, at_most_sixteen_are_in_flight, budgets_hold_under_64_callers,
-         calls_of_all_grants_have_a_ceiling, connections_wait_beyond_32, a_request_body_ends_at_one_mib, a_body_that_stops_is_answered, an_answer_that_is_not_taken,
+         calls_of_all_grants_have_a_ceiling, connections_wait_beyond_32, connections_of_all_lines,
+         the_log_is_not_the_guests_to_fill, a_request_body_ends_at_one_mib, a_body_that_stops_is_answered, an_answer_that_is_not_taken,
          expect_100_is_answered, a_response_is_whole_or_not_at_all, an_upstream_that_hangs_is_left, unreachable_and_untrusted_apis,
          an_origin_may_be_private, a_kept_connection_that_closed_is_dialled_anew, capped_routes,
          a_session_lends_its_grant_call_by_call, a_body_that_outlives_its_grant, what_is_under_way_is_cut_off,

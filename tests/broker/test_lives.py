@@ -124,7 +124,7 @@ def the_first_word_is_hello():
         line.close()
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.connect(BROKER.settings["control_socket"])
-    line.send(rig.pack_request(1, 1, 0, 2))
+    line.send(rig.pack_request(1, 1, 0, 99))
     need(struct.unpack("=IIiI", line.recv(1000)[:16])[2] < 0, "another version was welcome")
     line.close()
     BROKER.dial()

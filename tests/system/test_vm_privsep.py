@@ -121,7 +121,7 @@ def text_of(path):
 
 
 def status(path):
-    return dict(re.findall(r"^(\w+):\s*(.*?)\s*$", text_of(path + "/status"), re.M))
+    return dict(re.findall(r"^(\w+):[ \t]*(.*?)[ \t]*$", text_of(path + "/status"), re.M))
 
 
 # What a descriptor may lead to, and whether it may be written to.  Names are relative to nothing: the monitor opened none.

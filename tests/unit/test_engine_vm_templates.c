@@ -447,6 +447,7 @@ static void one_that_no_machine_comes_of_is_made_anew(void **state)
     struct rig *rig = start(NULL);
     cleanup_fd int fd = rig_connect(rig);
     make_template(rig, fd, SMALL);
+    RIG_AWAIT(rig->play.live == 0);  // so that the next is in the first place
     atomic_store(&rig->play.end_reason, VMM_REASON_SETUP_FAILED);
     atomic_store(&rig->play.hold_boots, true);
     send_create(fd, 1, SMALL);

@@ -294,6 +294,37 @@ static void a_close_is_the_end(int pair[2], bool half_before)
     buf_free(&h.sink.got);
 }
 
+// What waited may be taken along by a later send, before the loop sees that there is room: that is told, too, once.
+static void what_a_send_takes_along_is_told(void **state)
+{
+    static const struct stream_handler told = {.on_frame = take_frame, .on_end = take_end, .on_drained = note_drained};
+    static const struct stream_limits limits = {.frame_max = FRAME_LIMIT, .queue_max = QUEUE_LIMIT};
+    struct half h = {.sink = {.got = BUF_INIT(1 << 20), .stop_after = -1}};
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(loop_new(&h.sink.loop), 0);
+    assert_int_equal(stream_new(h.sink.loop, pair[0], &limits, &told, &h, &h.sink.stream), 0);
+    int small = 1;
+    setsockopt(stream_fd(h.sink.stream), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    while (stream_queued(h.sink.stream) == 0)
+        assert_int_equal(stream_send_typed(h.sink.stream, 'T', "ype", 3), 0);
+    static uint8_t all[1 << 20];
+    while (stream_queued(h.sink.stream) > 0) {
+        assert_true(recv(pair[1], all, sizeof all, 0) > 0);
+        assert_int_equal(stream_send_typed(h.sink.stream, 'T', "ype", 3), 0);
+    }
+    assert_int_equal(h.drained, 0);  // never from inside a send
+    assert_int_equal(loop_run(h.sink.loop), 0);
+    assert_int_equal(h.drained, 1);
+    close(pair[1]);
+    assert_int_equal(loop_run(h.sink.loop), 0);
+    assert_true(h.sink.ended);
+    assert_int_equal(h.drained, 1);
+    stream_free(h.sink.stream);
+    loop_free(h.sink.loop);
+    buf_free(&h.sink.got);
+}
+
 static void half_a_close_is_told_apart(void **state)
 {
     for (int half_before = 0; half_before < 2; half_before++) {
@@ -442,6 +473,7 @@ int main(void)
         cmocka_unit_test(a_frame_has_a_longest_length),
         cmocka_unit_test(held_frames_wait_and_are_not_lost),
         cmocka_unit_test(a_peer_that_does_not_read_meets_the_queue_ceiling),
+        cmocka_unit_test(what_a_send_takes_along_is_told),
         cmocka_unit_test(half_a_close_is_told_apart),
         cmocka_unit_test(half_a_close_is_told_apart_over_vsock),
         cmocka_unit_test(descriptors_keep_their_place),

@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = sys.argv[1]
-REFERENCE = re.compile(r"`((?:unit|system|cli|broker)/[\w.]+\.(?:c|cc|py))(?::(\w+))?`")
+REFERENCE = re.compile(r"`((?:unit|system|cli|broker|api)/[\w.]+\.(?:c|cc|py))(?::(\w+))?`")
 
 
 def read(*path):

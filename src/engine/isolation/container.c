@@ -77,6 +77,25 @@ static bool take_network(const struct container *c, enum network_kind kind, cons
     return network_valid(&n, kind);
 }
 
+// What a START was answered with.  A jailer that cannot mean that is lost, and the start failed.
+static void take_start(struct container *c, struct call *call, const struct jail_reply *reply, int *fds,
+                       struct driver_answer *answer)
+{
+    const char *wrong = NULL;
+    if (!take_network(c, call->sandbox.network, reply, fds, &answer->network))
+        wrong = "it gave a sandbox another network than was asked for";
+    else if (!occupy(c, reply, &call->sandbox))
+        wrong = "it started a sandbox in a slot that is taken";
+    else
+        answer->control = take_fd(&call->control);
+    if (wrong == NULL)
+        return;
+    network_close(&answer->network);
+    answer->error = -EPROTO;
+    answer->detail = wrong;
+    lost(c, wrong);
+}
+
 static void on_reply(void *arg, const struct jail_reply *reply, int *fds)
 {
     struct call *call = arg;
@@ -98,20 +117,8 @@ static void on_reply(void *arg, const struct jail_reply *reply, int *fds)
         .volume_count = reply->slot <= JAIL_VOLUMES_LISTED ? reply->slot : 0,
         .volumes = reply->volumes,
     };
-    if (answer.error == 0 && call->sandbox.owner != NULL) {
-        if (!occupy(c, reply, &call->sandbox)) {
-            free_call(call);
-            lost(c, "it started a sandbox in a slot that is taken");
-            return;
-        }
-        if (!take_network(c, call->sandbox.network, reply, fds, &answer.network)) {
-            network_close(&answer.network);
-            free_call(call);
-            lost(c, "it gave a sandbox another network than was asked for");
-            return;
-        }
-        answer.control = take_fd(&call->control);
-    }
+    if (answer.error == 0 && call->sandbox.owner != NULL)
+        take_start(c, call, reply, fds, &answer);
     driver_done_fn *done = call->done;
     void *done_arg = call->arg;
     free_call(call);
