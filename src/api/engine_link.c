@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct slot {
     struct engine_conn *conn;  // NULL: not open, or lost
@@ -276,6 +277,14 @@ void engine_link_suspect(struct engine_link *l)
 struct engine_conn *engine_link_control(struct engine_link *l)
 {
     return share_of(l->control);
+}
+
+bool engine_lags(sandbox_error_t error, bool has_room, unsigned *tries)
+{
+    if (error != SANDBOX_ERR_GUEST_UNAVAILABLE || !has_room || (*tries)++ >= LAG_TRIES)
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = LAG_MS * 1000000L}, NULL);
+    return true;
 }
 
 bool engine_link_reachable(const struct engine_link *l)

@@ -46,4 +46,9 @@ struct engine_conn *engine_link_control(struct engine_link *l);
 void engine_link_suspect(struct engine_link *l);
 bool engine_link_reachable(const struct engine_link *l);
 
+// The engine learns that a stream has ended a moment after we do, and counts it as in flight until then.  So on a worker, where
+// a sandbox has no more uses than operations, a refusal (GUEST_UNAVAILABLE) is waited out: true, after LAG_MS, LAG_TRIES times.
+enum { LAG_MS = 5, LAG_TRIES = 50 };
+bool engine_lags(sandbox_error_t error, bool has_room, unsigned *tries);
+
 #endif

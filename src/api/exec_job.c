@@ -252,22 +252,31 @@ struct launch {
     sandbox_handle_t *handle;
     sandbox_stream_t *stream;
     uint32_t process_id;
-    bool gone;  // the sandbox is not there any more
+    bool has_room;  // the sandbox has fewer uses than operations
+    bool gone;      // it is not there any more
     sandbox_error_t error;
     char text[384];
 };
 
+static void launch(struct launch *l)
+{
+    const struct exec_request *r = &l->exec->request;
+    if (!r->detach) {
+        l->error = sandbox_exec_stream(l->handle, &r->spec, NULL, &l->stream);
+        return;
+    }
+    l->error = l->process_id == 0 ? sandbox_spawn(l->handle, &r->spec, NULL, &l->process_id) : SANDBOX_OK;
+    if (l->error == SANDBOX_OK)
+        l->error = sandbox_attach(l->handle, l->process_id, 0, &l->stream);
+}
+
 static void run_launch(struct job *job)
 {
     struct launch *l = (struct launch *)job;
-    const struct exec_request *r = &l->exec->request;
-    if (r->detach) {
-        l->error = sandbox_spawn(l->handle, &r->spec, NULL, &l->process_id);
-        if (l->error == SANDBOX_OK)
-            l->error = sandbox_attach(l->handle, l->process_id, 0, &l->stream);
-    } else {
-        l->error = sandbox_exec_stream(l->handle, &r->spec, NULL, &l->stream);
-    }
+    unsigned tries = 0;
+    do
+        launch(l);
+    while (engine_lags(l->error, l->has_room, &tries));
     if (l->error == SANDBOX_OK)
         return;
     snprintf(l->text, sizeof l->text, "%s", sandbox_last_error());
@@ -335,6 +344,7 @@ static void on_ready(struct use *use, sandbox_error_t error, const char *text)
         return;
     }
     *l = (struct launch){.job = {.run = run_launch, .finish = end_launch}, .exec = job, .handle = use->guest->handle};
+    l->has_room = use->session->n_uses <= SANDBOX_MAX_GUEST_OPS;
     job->state = JOB_STARTING;
     workers_submit(job->api->lanes[LANE_CALLS], &l->job);
 }

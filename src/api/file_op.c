@@ -38,7 +38,10 @@ void file_op_fail(struct file_op *op)
 static void run_job(struct job *job)
 {
     struct file_op *op = (struct file_op *)job;
-    op->error = op->run(op);
+    unsigned tries = 0;
+    do
+        op->error = op->run(op);
+    while (engine_lags(op->error, op->has_room, &tries));
     if (op->error == SANDBOX_OK)
         return;
     snprintf(op->text, sizeof op->text, "%s", sandbox_last_error());
@@ -77,6 +80,7 @@ static void on_ready(struct use *use, sandbox_error_t error, const char *text)
         return;
     }
     op->handle = use->guest->handle;
+    op->has_room = use->session->n_uses <= SANDBOX_MAX_GUEST_OPS;
     op->running = true;
     workers_submit(op->api->lanes[LANE_CALLS], &op->job);
 }

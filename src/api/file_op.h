@@ -10,7 +10,7 @@ struct file_op {
     struct api *api;
     struct call *call;  // NULL: the client has gone
     sandbox_handle_t *handle;
-    bool tried_again, gone;
+    bool tried_again, gone, has_room;
     char path[PATH_PARAM_MAX + 1];
     sandbox_error_t error;
     char text[384];

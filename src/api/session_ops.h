@@ -5,6 +5,8 @@
 #include "api/route.h"
 #include "api/session.h"
 
+enum { TTL_SECONDS_MAX = 366 * 86400 };  // that a request may name; the engine's own maximum is less
+
 // The caller's session that the path names.  NULL: an error has been replied, the same for one that is somebody else's and one
 // that does not exist.
 struct session *session_named(struct call *call);
@@ -14,6 +16,7 @@ void op_session_create(struct call *call, const char *body, size_t n);
 void op_session_list(struct call *call, const char *body, size_t n);
 void op_session_get(struct call *call, const char *body, size_t n);
 void op_session_delete(struct call *call, const char *body, size_t n);
+// session_renew.c
 void op_session_renew(struct call *call, const char *body, size_t n);
 // exec_ops.c
 void op_exec(struct call *call, const char *body, size_t n);

@@ -195,8 +195,18 @@ static int make_machine(struct program *p, struct err *err)
     return r == 0 && is_restored(p) ? devices_restore(p->devices, &p->snapshot.devices, err) : r;
 }
 
+// What the machine was made from is in its memory now; nobody who takes over this process needs the files.
+static void drop_sources(struct program *p)
+{
+    int *const fds[] = {&p->options.kernel, &p->options.initramfs, &p->options.state, &p->options.memory,
+                        &p->options.working_set};
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+        close_fd(fds[i]);
+}
+
 static int start(struct program *p, struct err *err)
 {
+    drop_sources(p);
     const struct control_config config = {.loop = p->loop,
                                           .channel = p->options.control,
                                           .machine = p->machine,

@@ -318,7 +318,7 @@ class Api:
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=become_api)
         Api.alive.append(self)
         if wait:
-            eventually(lambda: self.process.poll() is not None or self.answers(), lambda: f"it does not start: {self.log()}")
+            eventually(lambda: self.process.poll() is not None or self.answers(), lambda: f"it does not start: {self.log()}", 30)
             need(self.process.poll() is None, f"it ended: {self.log()}")
 
     def answers(self):

@@ -167,7 +167,7 @@ def slow_readers_make_the_command_wait():
         before = API.rss_kib()
 
         def count():
-            return int(CLIENT.execute(SESSION, "wc -l < /workspace/count")["stdout"])
+            return int(CLIENT.execute(SESSION, "cat /workspace/count 2>/dev/null | wc -l")["stdout"])
 
         last = [-1, 0]
 
@@ -364,6 +364,27 @@ def sixteen_commands_and_one_more():
     CLIENT.good("DELETE", f"/v1/sessions/{session}")
 
 
+def a_full_sandbox_that_is_not_takes_more():
+    """Sixteen clients, one command after the other: none is refused for what has just ended."""
+    session = CLIENT.session("full")
+    wrong = []
+
+    def work():
+        client = Client(API)
+        for _ in range(40):
+            answer = client.ask("POST", f"/v1/sessions/{session}/exec", {"command": "true"})
+            if answer.status != 200:
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    same(wrong[:3], [])
+    CLIENT.good("DELETE", f"/v1/sessions/{session}")
+
+
 def a_sandbox_that_ends_is_replaced():
     session = CLIENT.session("lost")
     before = CLIENT.good("GET", f"/v1/sessions/{session}").json["sandbox_id"]
@@ -395,4 +416,4 @@ run_cases([results_have_every_field, what_cannot_start_is_a_result, bad_ones_are
            events_come_as_they_happen, characters_stay_whole, silence_is_filled, who_goes_takes_the_command_along,
            slow_readers_make_the_command_wait, a_detached_command_stays, a_detached_command_waits_for_nobody, many_follow_one,
            keys_make_requests_one, keys_join_what_runs, keys_are_a_hundred_and_twenty_eight, failures_are_not_replayed,
-           sixteen_commands_and_one_more, a_sandbox_that_ends_is_replaced])
+           sixteen_commands_and_one_more, a_full_sandbox_that_is_not_takes_more, a_sandbox_that_ends_is_replaced])

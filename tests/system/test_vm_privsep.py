@@ -125,8 +125,8 @@ def status(path):
 
 
 # What a descriptor may lead to, and whether it may be written to.  Names are relative to nothing: the monitor opened none.
-EXPECTED = ((r"anon_inode:\[?(eventpoll|eventfd|kvm-vm|kvm-vcpu:\d+|timerfd)\]?", True), (r"socket:\[\d+\]", True), (r"/dev/kvm", True),
-            (r"/dev/null", True), (r"pipe:\[\d+\]", True), (r"/memfd:\w+ \(deleted\)", False), (r".*/rootfs\.ext4", False),
+EXPECTED = ((r"anon_inode:\[?(eventpoll|eventfd|kvm-vm|kvm-vcpu:\d+|timerfd)\]?", True), (r"socket:\[\d+\]", True), (r"(/dev)?/kvm", True),
+            (r"(/dev)?/null", True), (r"pipe:\[\d+\]", True), (r".*/rootfs\.ext4", False),
             (r".*/booted/\.?[0-9a-f]{64}/disk\.delta", False), (r"/(.*/)?#\d+ \(deleted\)", True), (r"/proc/\d+/pagemap|/\d+/pagemap", False))
 
 

@@ -151,12 +151,13 @@ static int open_in(const struct rig *rig, const char *name, int flags)
     return open(path, flags | O_CLOEXEC, 0644);
 }
 
-static void exec_engine(const struct rig *rig, int channel, const char *const *args)
+// Nothing is asserted here: a child whose assertion fails would go on as one more run of all the tests.
+static void exec_engine(const struct rig *rig, const char *path, int channel, const char *const *args)
 {
     int fds[] = {channel, open_in(rig, "run", O_RDONLY | O_DIRECTORY), open_in(rig, "templates", O_RDONLY | O_DIRECTORY),
                  open_in(rig, "state", O_RDONLY | O_DIRECTORY)};
     int log = open_in(rig, "log", O_WRONLY | O_CREAT | O_APPEND);
-    int exe = open(program(), O_RDONLY | O_CLOEXEC);
+    int exe = open(path, O_RDONLY | O_CLOEXEC);
     // A gap above the numbers wanted, so that nothing is overwritten before it has been moved.
     for (int i = 0; i < 4; i++)
         fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 50);
@@ -178,10 +179,11 @@ static void launch(struct rig *rig, const char *const *args)
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     rig->channel = pair[0];
+    const char *path = program();
     rig->engine = fork();
     assert_true(rig->engine >= 0);
     if (rig->engine == 0)
-        exec_engine(rig, pair[1], args);
+        exec_engine(rig, path, pair[1], args);
     close(pair[1]);
     assert_int_equal(pthread_create(&rig->jailer, NULL, play_jailer, rig), 0);
     rig->jailer_runs = true;
@@ -289,12 +291,13 @@ int rig_run_program(const char *const *args, char *out, size_t size)
 {
     int pipe_fd[2];
     assert_int_equal(pipe2(pipe_fd, O_CLOEXEC), 0);
+    const char *path = program();
     pid_t pid = fork();
     if (pid == 0) {
         const char *argv[2 + RIG_ARGS_MAX] = {"sandbox-engine"};
         for (size_t i = 0; args[i] != NULL && i < RIG_ARGS_MAX; i++)
             argv[1 + i] = args[i];
-        int exe = open(program(), O_RDONLY | O_CLOEXEC);
+        int exe = open(path, O_RDONLY | O_CLOEXEC);
         dup2(pipe_fd[1], STDOUT_FILENO);
         dup2(pipe_fd[1], STDERR_FILENO);
         if (getenv("RIG_AS_ROOT") == NULL)
