@@ -83,6 +83,28 @@ static void check_network(const struct jail_request *q)
     need((n->line & JAIL_LINE_TRANSPARENT) == 0 || (n->line & JAIL_LINE_PROXY) != 0);
 }
 
+static void check_layers(const struct jail_request *q)
+{
+    const struct jail_layers *l = &q->layers;
+    need(l->count <= JAIL_LAYERS_MAX && l->copy <= (q->op == JAIL_OP_START && l->count > 0 ? 1 : 0));
+    for (uint32_t i = 0; i < JAIL_LAYERS_MAX; i++)
+        need(is_zero(l->id[i], sizeof l->id[i]) == (i >= l->count));
+    switch (q->op) {
+    case JAIL_OP_START:
+        break;
+    case JAIL_OP_SNAPSHOT:
+    case JAIL_OP_LAYER_DELETE:
+        need(l->count == 1);
+        break;
+    case JAIL_OP_LAYER_LIST:
+        need(l->count <= 1);
+        break;
+    default:
+        need(l->count == 0);
+        break;
+    }
+}
+
 // As the comments of enum jail_op have it.
 static bool descriptors_ok(uint32_t op, size_t fds)
 {
@@ -122,5 +144,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         need(is_zero(&q.start, sizeof q.start));
     check_volume(&q);
     check_network(&q);
+    check_layers(&q);
     return 0;
 }

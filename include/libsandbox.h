@@ -55,6 +55,7 @@ extern "C" {
 #define SANDBOX_MAX_GUEST_OPS 16              /* guest operations in flight on one connection */
 #define SANDBOX_MAX_PROCESSES 256             /* background processes known in one sandbox */
 #define SANDBOX_MAX_OWNED 128                 /* sandboxes owned by one connection, as shipped */
+#define SANDBOX_MAX_FORK 64                   /* sandboxes made by one fork, as shipped */
 
 typedef struct sandbox_handle_t sandbox_handle_t; /* one sandbox, owned by the connection that created it */
 typedef struct sandbox_conn_t sandbox_conn_t;     /* one connection to an engine */
@@ -73,7 +74,7 @@ typedef enum {
     SANDBOX_ERR_SESSION_UNKNOWN = -8,    /* no volume exists for that session key */
     SANDBOX_ERR_GUEST_UNAVAILABLE = -9,  /* the agent cannot be reached, or too many guest operations; retryable */
     SANDBOX_ERR_PATH_DENIED = -10,       /* not absolute, has "." or "..", or resolves outside /workspace */
-    SANDBOX_ERR_NOT_FOUND = -11,         /* the path does not exist */
+    SANDBOX_ERR_NOT_FOUND = -11,         /* the path does not exist, or you have no such snapshot */
     SANDBOX_ERR_EXISTS = -12,            /* the path exists and exclusivity was asked for */
     SANDBOX_ERR_TOO_LARGE = -13,         /* a file, chunk or stdin is over its limit */
     SANDBOX_ERR_GUEST_IO = -14,          /* the guest's filesystem failed the operation */
@@ -116,6 +117,45 @@ typedef struct {
     uint64_t memory_rss_mib; /* resident memory of the whole sandbox (docs/isolation.md says what is counted per tier) */
     uint32_t page_faults;    /* page faults the host served for the sandbox since the last resume */
 } sandbox_status_t;
+
+/* More than fits sandbox_status_t.  What grows comes out of `reserved`. */
+typedef struct {
+    uint32_t sandbox_id;
+    bool is_running;
+    bool memory;                 /* it is a fork in which the processes of its snapshot go on */
+    uint64_t uptime_ms;          /* these four as in sandbox_status_t */
+    uint64_t memory_rss_mib;     /* resident, of which: */
+    uint64_t memory_private_mib; /* this sandbox's alone */
+    uint64_t memory_shared_mib;  /* pages that others can share */
+    uint64_t page_faults;
+    char state[16];       /* "running", "paused" or "suspended" */
+    char snapshot_id[32]; /* it is a fork of this one; "": of none */
+    uint64_t reserved[8];
+} sandbox_details_t;
+
+/* A sandbox as it was at one moment.  What grows comes out of `reserved`. */
+typedef struct {
+    char id[32];
+    char template_name[72];
+    uint32_t source_sandbox_id; /* what it was taken of */
+    uint32_t vcpu_count;
+    uint32_t isolation; /* sandbox_isolation_t, its forks' too */
+    uint32_t depth;     /* snapshots of forks of snapshots ...: how many layers its disk has */
+    uint64_t memory_mib;
+    uint64_t disk_mib;
+    uint64_t created_at;  /* seconds since 1970 */
+    uint64_t bytes;       /* what it takes on the host's disk, without the snapshots it stands on */
+    uint64_t pause_us;    /* for how long the sandbox stood still */
+    bool memory;          /* its memory is part of it: processes go on in forks.  false: only the disk is */
+    bool volume_left_out; /* /workspace was a session's volume, which is not part of it */
+    uint64_t reserved[8];
+} sandbox_snapshot_t;
+
+/* Zero-initialise.  Grows at its end only. */
+typedef struct {
+    const char **env_vars; /* NULL-terminated "KEY=VALUE" array, or NULL: win over those of the snapshot's sandbox */
+    uint64_t reserved[7];
+} sandbox_fork_spec_t;
 
 /* ---- Running commands ------------------------------------------------------------------------------------------- */
 
@@ -320,6 +360,38 @@ sandbox_error_t sandbox_destroy(sandbox_handle_t *handle);
 
 sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_status);
 
+/* The same and more. */
+sandbox_error_t sandbox_details(sandbox_handle_t *handle, sandbox_details_t *out_details);
+
+/* ---- Snapshots and forks (docs/snapshots.md) ----
+ *
+ * On the container tier a snapshot is the disk and nothing else (`memory` is false): a fork begins with the files as they were,
+ * and with no process of the snapshot's sandbox.  On every tier the sandbox itself goes on, after a short pause. */
+
+/* Keeps a sandbox, running or paused, as it is now; it is on the host's disk when this returns.  *out_snapshot may be used
+ * without freeing anything.
+ * INVALID_SPEC: its tier has no snapshots; POOL_EXHAUSTED: too many of this uid; GUEST_UNAVAILABLE: it has ended, or one is
+ * being taken; INTERNAL: the disk is full, or worse.  After an error nothing is kept, and the sandbox goes on. */
+sandbox_error_t sandbox_snapshot_create(sandbox_handle_t *handle, sandbox_snapshot_t *out_snapshot);
+/* The snapshots of this uid, whoever took them, by id.  *out_snapshots is one block: free it with free().  In this and the
+ * functions below, `conn` NULL is the default connection. */
+sandbox_error_t sandbox_snapshot_list(sandbox_conn_t *conn, sandbox_snapshot_t **out_snapshots, size_t *out_count);
+/* NOT_FOUND: there is no such snapshot of this uid; INVALID_SPEC: no id of a snapshot looks like that. */
+sandbox_error_t sandbox_snapshot_inspect(sandbox_conn_t *conn, const char *id, sandbox_snapshot_t *out_snapshot);
+/* Forks that run, and snapshots of them, keep what they stand on.  Errors likewise. */
+sandbox_error_t sandbox_snapshot_delete(sandbox_conn_t *conn, const char *id);
+
+/* Makes `count` new sandboxes that begin as the snapshot was, each with a host name, machine id and variables of its own, and
+ * without a network: all of them, or none after an error.  `spec` NULL: nothing is different.  `out_handles` has room for
+ * `count`. INVALID_SPEC: count is 0 or more than the engine's max_fork, or the template is not what it was; POOL_EXHAUSTED: a
+ * cap on sandboxes; NOT_FOUND: no such snapshot; otherwise as sandbox_create. */
+sandbox_error_t sandbox_fork(sandbox_conn_t *conn, const char *snapshot_id, const sandbox_fork_spec_t *spec, uint32_t count,
+                             sandbox_handle_t **out_handles);
+
+/* Puts a sandbox's memory on the host's disk and frees it; sandbox_resume brings it back, under the same id.
+ * INVALID_SPEC: its tier cannot (the container tier: processes live in the host's kernel). */
+sandbox_error_t sandbox_suspend(sandbox_handle_t *handle);
+
 /* What a sandbox may reach, and the network it got for that.  Made by the library only; grows at its end. */
 typedef struct {
     const char *const
@@ -335,7 +407,7 @@ typedef struct {
 /* Facts from the create, without asking the engine.  NULL: 0, NONE, "". */
 uint32_t sandbox_id(const sandbox_handle_t *handle);
 sandbox_isolation_t sandbox_isolation(const sandbox_handle_t *handle);
-/* "pool", "restored" or "cold": how this sandbox was started.  Lives as long as the handle. */
+/* "pool", "restored", "cold" or "fork": how this sandbox was started.  Lives as long as the handle. */
 const char *sandbox_start_kind(const sandbox_handle_t *handle);
 
 /* NULL: it may reach nothing, and has no network.  Lives as long as the handle. */

@@ -656,6 +656,24 @@ class Sandbox
         detail::check(sandbox_inspect(handle_.get(), &status));
         return status;
     }
+    sandbox_details_t details() const
+    {
+        sandbox_details_t details = {};
+        detail::check(sandbox_details(handle_.get(), &details));
+        return details;
+    }
+    /* Keeps it as it is now (sandbox_snapshot_create); it goes on. */
+    sandbox_snapshot_t snapshot()
+    {
+        sandbox_snapshot_t made = {};
+        detail::check(sandbox_snapshot_create(handle_.get(), &made));
+        return made;
+    }
+    /* Throws INVALID_SPEC where its tier cannot (sandbox_suspend); resume() brings it back. */
+    void suspend()
+    {
+        detail::check(sandbox_suspend(handle_.get()));
+    }
     /* Kills it and waits until that is done.  Empty afterwards, also when this throws; nothing to do when empty. */
     void destroy()
     {
@@ -930,6 +948,53 @@ class Engine
         detail::check(sandbox_conn_create(conn_.get(), &c, &handle));
         made->handle_.reset(handle);
         return made;
+    }
+
+    /* `count` sandboxes that begin as the snapshot was (sandbox_fork): all of them, or it throws.  `env`: "KEY=VALUE" each. */
+    std::vector<std::unique_ptr<Sandbox>> fork(const std::string &snapshot_id, std::uint32_t count = 1,
+                                               const std::vector<std::string> &env = {})
+    {
+        const std::vector<const char *> variables = detail::pointers(env, "an environment variable");
+        sandbox_fork_spec_t c = {};
+        c.env_vars = const_cast<const char **>(variables.data());
+        // Everything that needs memory first: there must be no sandbox that nobody owns.
+        std::vector<sandbox_handle_t *> handles(count);
+        std::vector<std::unique_ptr<Sandbox>> made;
+        made.reserve(count);
+        for (std::uint32_t i = 0; i < count; i++)
+            made.emplace_back(new Sandbox(connection(), nullptr));
+        sandbox_handle_t *none = nullptr;
+        detail::check(sandbox_fork(connection().get(), detail::text(snapshot_id, "the snapshot's id"), &c, count,
+                                   count > 0 ? handles.data() : &none));
+        for (std::uint32_t i = 0; i < count; i++)
+            made[i]->handle_.reset(handles[i]);
+        return made;
+    }
+
+    /* Those of this uid, by id. */
+    std::vector<sandbox_snapshot_t> snapshots() const
+    {
+        sandbox_snapshot_t *list = nullptr;
+        std::size_t n = 0;
+        detail::check(sandbox_snapshot_list(connection().get(), &list, &n));
+        const std::unique_ptr<sandbox_snapshot_t, detail::Free> owned(list);
+        std::vector<sandbox_snapshot_t> made;
+        made.reserve(n);
+        for (std::size_t i = 0; i < n; i++)
+            made.push_back(list[i]);
+        return made;
+    }
+    /* Throws NOT_FOUND. */
+    sandbox_snapshot_t inspect_snapshot(const std::string &id) const
+    {
+        sandbox_snapshot_t found = {};
+        detail::check(sandbox_snapshot_inspect(connection().get(), detail::text(id, "the snapshot's id"), &found));
+        return found;
+    }
+    /* Throws NOT_FOUND.  Forks that run keep what they stand on. */
+    void delete_snapshot(const std::string &id)
+    {
+        detail::check(sandbox_snapshot_delete(connection().get(), detail::text(id, "the snapshot's id")));
     }
 
     /* Adds to the time of a session key's volume; 0 only asks.  When it ends.  Throws SESSION_EXPIRED, SESSION_LIMIT,

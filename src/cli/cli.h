@@ -17,7 +17,8 @@ struct command {
     int (*run)(const struct command *command, int argc, char **argv);  // argv[0] is the subcommand; gives the exit code
 };
 
-extern const struct command run_command, verify_command, template_command, status_command, doctor_command;
+extern const struct command run_command, verify_command, template_command, status_command, doctor_command, snapshot_command,
+    fork_command;
 
 // ---- Options (options.c) ----
 

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct command *const commands[] = {&run_command, &template_command, &verify_command, &status_command,
-                                                 &doctor_command};
+static const struct command *const commands[] = {&run_command,    &snapshot_command, &fork_command,  &template_command,
+                                                 &verify_command, &status_command,   &doctor_command};
 
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -6,6 +6,7 @@
 #include "lines.h"
 #include "live.h"
 #include "run_options.h"
+#include "scripts.h"
 #include "watch.h"
 
 #include <errno.h>
@@ -68,68 +69,6 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-struct input {
-    size_t len;
-    char bytes[SANDBOX_MAX_STDIN + 1];
-};
-
-static int read_stdin(const struct command *command, struct input *in)
-{
-    while (in->len < sizeof in->bytes) {
-        ssize_t n = read(STDIN_FILENO, in->bytes + in->len, sizeof in->bytes - in->len);
-        if (n == 0)
-            return CLI_OK;
-        if (n < 0 && errno != EINTR) {
-            fprintf(stderr, "sandbox-cli %s: reading standard input: %s\n", command->name, strerror(errno));
-            return CLI_FAILED;
-        }
-        in->len += n > 0 ? (size_t)n : 0;
-    }
-    fprintf(stderr, "sandbox-cli %s: standard input has more than %u bytes, the most a script can be given\n", command->name,
-            SANDBOX_MAX_STDIN);
-    return CLI_FAILED;
-}
-
-// What a script adds to the exit status.
-static int status_of(const sandbox_exec_result_t *r)
-{
-    if (r->timed_out)
-        return CLI_TIMED_OUT;
-    return r->term_signal != 0 ? CLI_SIGNAL_BASE + r->term_signal : r->exit_code;
-}
-
-static int exec_one(const struct command *command, sandbox_handle_t *sandbox, const struct run_options *o, unsigned index,
-                    const struct input *in)
-{
-    sandbox_exec_spec_t spec = {.command = o->exec[index], .timeout_ms = o->timeout_ms};
-    if (index == 0 && in->len > 0) {
-        spec.stdin_data = in->bytes;
-        spec.stdin_len = in->len;
-    }
-    sandbox_exec_result_t result = {0};
-    if (live_exec(sandbox, &spec, o->terminal, &result) != SANDBOX_OK) {
-        char what[64];
-        snprintf(what, sizeof what, "script %u", index);
-        return watch_signal() != 0 ? CLI_FAILED : api_error(command, what);
-    }
-    int status = status_of(&result);
-    line_exec(index, status, &result);
-    sandbox_exec_result_free(&result);
-    return status;
-}
-
-static int exec_all(const struct command *command, sandbox_handle_t *sandbox, const struct run_options *o,
-                    const struct input *in)
-{
-    int first = CLI_OK;
-    for (unsigned i = 0; i < o->n_exec && output_error() == 0 && watch_signal() == 0; i++) {
-        int status = exec_one(command, sandbox, o, i, in);
-        if (first == CLI_OK)
-            first = status;
-    }
-    return first;
-}
-
 // Until a signal comes, or the sandbox can no longer be seen.
 static int hold(const struct command *command, sandbox_handle_t *sandbox)
 {
@@ -148,7 +87,7 @@ static int use(const struct command *command, const struct run_options *o, sandb
     uint32_t id = sandbox_id(sandbox);
     int status = CLI_OK;
     if (output_error() == 0)
-        status = o->n_exec > 0 ? exec_all(command, sandbox, o, in) : hold(command, sandbox);
+        status = o->n_exec > 0 ? run_scripts(command, sandbox, o, in, NULL) : hold(command, sandbox);
     bool destroyed = sandbox_destroy(sandbox) == SANDBOX_OK;
     if (!destroyed && status == CLI_OK)
         status = api_error(command, "destroying the sandbox");

@@ -78,6 +78,10 @@ struct config {
     uint64_t workspace_max_ttl_s;
     uint64_t max_volumes_per_uid;
 
+    uint64_t max_snapshots_per_uid;
+    uint64_t max_fork;
+    uint64_t fork_copy_mib;
+
     struct pool_settings pool;
     uint64_t pool_auto;
     uint64_t pool_idle_s;

@@ -5,7 +5,9 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "engine/egress.h"
+#include "engine/fork.h"
 #include "engine/network.h"
+#include "engine/origin.h"
 #include "engine/pool.h"
 #include "engine/template.h"
 #include "engine/volumes.h"
@@ -27,10 +29,13 @@ struct create {
     TAILQ_ENTRY(create) link;     // in client->creates
     TAILQ_ENTRY(create) waiting;  // in engine->waiting_creates
     struct client *client;
-    struct request *request;
+    struct request *request;  // NULL: a fork's
+    struct fork *fork;
     struct shape shape;
     struct egress *egress;  // what it may reach; NULL: nothing
     char template_name[TEMPLATE_NAME_MAX + 1];
+    char real_name[TEMPLATE_NAME_MAX + 1];  // of the template, once it is loaded: the one above may be an alias
+    uint8_t rootfs[DIGEST_LEN];             // likewise
     struct template_waiter waiter;
     uint64_t pool_wait_ms;
     uint64_t begun_ns;
@@ -105,10 +110,14 @@ void create_fail(struct create *c, int code, const char *format, ...)
     metric_result(e->metrics.creates, code);
     log_info("create_failed", log_u64("sandbox_id", id_of(c)), log_str("template", c->template_name), log_i64("code", code),
              log_str("reason", text));
+    struct fork *fork = c->fork;
     struct request *r = finish(c);
     if (sb != NULL)
         sandbox_disown(sb, "its create failed");
-    request_fail(r, code, "%s", text);
+    if (fork != NULL)
+        fork_failed(fork, code, text);
+    else
+        request_fail(r, code, "%s", text);
     run_waiting(e);
 }
 
@@ -116,10 +125,14 @@ void create_cancel(struct create *c)
 {
     struct engine *e = c->client->engine;
     struct sandbox *sb = c->sandbox;
+    struct fork *fork = c->fork;
     struct request *r = finish(c);
     if (sb != NULL)
-        sandbox_disown(sb, "its client has gone");
-    request_fail(r, SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
+        sandbox_disown(sb, fork != NULL ? "its fork was given up" : "its client has gone");
+    if (fork != NULL)
+        fork_failed(fork, SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
+    else
+        request_fail(r, SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection has ended");
     run_waiting(e);
 }
 
@@ -147,10 +160,21 @@ static void on_timer(void *arg)
 
 // ---- its steps, last one first ----
 
+static bool keep_origin(struct create *c)
+{
+    struct sandbox *sb = c->sandbox;
+    sb->origin = origin_new(sb->engine->snapshots, c->message, &c->shape, c->real_name, c->rootfs, sb->lease != NULL,
+                            c->fork != NULL ? fork_snapshot(c->fork) : NULL, c->fork != NULL && fork_copies(c->fork));
+    if (sb->origin != NULL)
+        c->message = NULL;
+    return sb->origin != NULL;
+}
+
 static void succeed(struct create *c)
 {
     struct sandbox *sb = c->sandbox;
     struct engine *e = sb->engine;
+    sb->forked = c->fork != NULL;
     uint64_t took = mono_ns() - c->begun_ns;
     metric_result(e->metrics.creates, SANDBOX_OK);
     e->metrics.create_ns += took;
@@ -158,6 +182,13 @@ static void succeed(struct create *c)
              log_str("isolation", sb->tier->name), log_str("start", sandbox_start_name(sb)), log_u64("uid", sb->uid),
              log_str("network", network_name(sb->network.kind)), log_u64("egress", c->egress != NULL ? c->egress->n : 0),
              log_u64("us", took / NS_PER_US));
+    if (c->fork != NULL) {
+        struct fork *fork = sb->fork = c->fork;
+        finish(c);
+        fork_ready(fork, sb);
+        run_waiting(e);
+        return;
+    }
     struct network_report *report = network_report_new(&sb->network, sb->egress);
     Sandbox__CreateResponse response = SANDBOX__CREATE_RESPONSE__INIT;
     response.sandbox_id = sb->id;
@@ -185,6 +216,10 @@ void create_configured(struct create *c, uint32_t error_number, const char *mess
     bool ready = sb->state == SANDBOX_READY || sandbox_step(sb, SANDBOX_READY);
     if (!ready || !sandbox_step(sb, SANDBOX_RUNNING)) {
         create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox could not be made ready");
+        return;
+    }
+    if (!keep_origin(c)) {
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
         return;
     }
     sb->since_ns = mono_ns();
@@ -310,6 +345,12 @@ static void start_cold(struct create *c)
                                  .disk_iops = (uint32_t)e->config->disk_iops,
                                  .hostname = c->sandbox->hostname,
                                  .network = shape->network};
+    if (c->fork != NULL) {
+        const struct snapshot_meta *meta = &fork_snapshot(c->fork)->meta;
+        start.layers = meta->layer;
+        start.layer_count = meta->layers;
+        start.copy_layer = fork_copies(c->fork);
+    }
     c->sandbox->lease = take_ptr(&c->lease);
     if (c->sandbox->lease != NULL)
         start.volume = volume_id(c->sandbox->lease);
@@ -344,11 +385,22 @@ static bool try_pool(struct create *c)
     return true;
 }
 
+// In the order they came; but between two of forks, which are many and do not give up, one of the others has its turn.
+static struct create *next_waiting(struct engine *e)
+{
+    struct create *first = TAILQ_FIRST(&e->waiting_creates), *c;
+    TAILQ_FOREACH(c, &e->waiting_creates, waiting)
+    if (c->fork == NULL)
+        break;
+    return e->started_for_fork && c != NULL ? c : first;
+}
+
 static void run_waiting(struct engine *e)
 {
     struct create *c;
-    while (!e->stopping && e->running_creates < e->config->max_creates && (c = TAILQ_FIRST(&e->waiting_creates)) != NULL) {
+    while (!e->stopping && e->running_creates < e->config->max_creates && (c = next_waiting(e)) != NULL) {
         leave_queue(c);
+        e->started_for_fork = c->fork != NULL;
         c->has_slot = true;
         e->running_creates++;
         start_cold(c);
@@ -360,7 +412,7 @@ void creates_offer(struct engine *e, const struct shape *shape)
     struct create *c, *next;
     for (c = TAILQ_FIRST(&e->waiting_creates); c != NULL; c = next) {
         next = TAILQ_NEXT(c, waiting);
-        if (c->lease == NULL && shape_equal(&c->shape, shape)) {
+        if (c->lease == NULL && c->fork == NULL && shape_equal(&c->shape, shape)) {
             try_pool(c);
             return;
         }
@@ -374,7 +426,8 @@ static void wait_for_slot(struct create *c)
     c->in_queue = true;
     if (c->give_up_ns == 0)
         c->give_up_ns = mono_ns() + c->pool_wait_ms * NS_PER_MS;
-    if (timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
+    // A fork's wait for each other, and each start has its deadline.
+    if (c->fork == NULL && timer_set(e->loop, &c->timer, c->give_up_ns) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
     else
         run_waiting(e);
@@ -488,6 +541,17 @@ static void on_template(void *arg, const struct template_answer *answer)
         return;
     }
     c->shape.template_handle = answer->handle;
+    memcpy(c->real_name, answer->name, strlen(answer->name) + 1);
+    memcpy(c->rootfs, answer->rootfs, sizeof c->rootfs);
+    struct err err;
+    if (c->fork != NULL && fork_check_template(c->fork, c->rootfs, &err) != 0) {
+        create_fail(c, err.code, "%s", err.text);
+        return;
+    }
+    if (c->fork != NULL) {
+        wait_for_slot(c);
+        return;
+    }
     if (c->lease != NULL) {  // its volume's tier needed a template of its own
         wait_for_slot(c);
         return;
@@ -532,25 +596,30 @@ static unsigned owned_by_uid(const struct engine *e, uid_t uid)
     return n;
 }
 
-static int check_cap(uint64_t have, uint64_t cap, const char *who, const char *name, struct err *err)
+static int check_cap(uint64_t have, unsigned more, uint64_t cap, const char *who, const char *name, struct err *err)
 {
-    if (have < cap)
+    if (have + more <= cap)
         return 0;
+    if (more > 1)
+        return err_set(err, SANDBOX_ERR_POOL_EXHAUSTED,
+                       "%s has %" PRIu64 " sandboxes; with %u more it would have too many (%s is %" PRIu64 ")", who, have, more,
+                       name, cap);
     return err_set(err, SANDBOX_ERR_POOL_EXHAUSTED, "%s has %" PRIu64 " sandboxes, the most allowed (%s is %" PRIu64 ")", who,
                    have, name, cap);
 }
 
-static int check_caps(const struct client *client, struct err *err)
+int create_check_caps(const struct client *client, unsigned more, struct err *err)
 {
     const struct engine *e = client->engine;
     const struct config *config = e->config;
-    int code =
-        check_cap(client_owned(client), config->max_owned_per_connection, "this connection", "max_owned_per_connection", err);
+    int code = check_cap(client_owned(client), more, config->max_owned_per_connection, "this connection",
+                         "max_owned_per_connection", err);
     if (code == 0)
-        code = check_cap(owned_by_uid(e, client->peer.uid), config->max_owned_per_uid, "this uid", "max_owned_per_uid", err);
+        code =
+            check_cap(owned_by_uid(e, client->peer.uid), more, config->max_owned_per_uid, "this uid", "max_owned_per_uid", err);
     // Warm sandboxes give way: they are not counted.
     if (code == 0)
-        code = check_cap(e->owned_count + e->bare_creates, config->max_sandboxes, "this engine", "max_sandboxes", err);
+        code = check_cap(e->owned_count + e->bare_creates, more, config->max_sandboxes, "this engine", "max_sandboxes", err);
     return code;
 }
 
@@ -593,7 +662,7 @@ static int check(const struct client *client, const Sandbox__CreateRequest *mess
     if (code == 0)
         code = choose_egress(e, message, &asked, ret, err);
     if (code == 0)
-        code = check_caps(client, err);
+        code = create_check_caps(client, 1, err);
     if (code != 0)
         return code;
     const struct tier_wants wants = {.volume = message->session_key.len > 0, .network = ret->network != NETWORK_NONE};
@@ -611,13 +680,14 @@ static Sandbox__CreateRequest *copy_message(const Sandbox__CreateRequest *messag
     return (Sandbox__CreateRequest *)pb_unpack(&sandbox__create_request__descriptor, bytes, n);
 }
 
-static struct create *new_create(struct request *r, const Sandbox__CreateRequest *message, const struct checked *checked)
+static struct create *new_create(struct client *client, struct request *r, const Sandbox__CreateRequest *message,
+                                 const struct checked *checked)
 {
-    struct engine *e = r->client->engine;
+    struct engine *e = client->engine;
     struct create *c = calloc(1, sizeof *c);
     if (c == NULL)
         return NULL;
-    *c = (struct create){.client = r->client,
+    *c = (struct create){.client = client,
                          .request = r,
                          .egress = egress_ref(checked->egress),
                          .shape = {.tier = checked->tier,
@@ -636,7 +706,7 @@ static struct create *new_create(struct request *r, const Sandbox__CreateRequest
     }
     memcpy(c->template_name, message->template_name, strlen(message->template_name) + 1);
     timer_init(&c->timer, on_timer, c);
-    TAILQ_INSERT_TAIL(&r->client->creates, c, link);
+    TAILQ_INSERT_TAIL(&client->creates, c, link);
     e->bare_creates++;
     return c;
 }
@@ -647,7 +717,7 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message)
     struct err err;
     struct checked checked = {.network = NETWORK_NONE};
     int code = check(r->client, message, &checked, &err);
-    struct create *c = code == 0 ? new_create(r, message, &checked) : NULL;
+    struct create *c = code == 0 ? new_create(r->client, r, message, &checked) : NULL;
     egress_unref(checked.egress);
     if (code != 0) {
         fail_early(e, r, &err);
@@ -660,4 +730,29 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message)
     }
     if (template_get(e->templates, checked.tier, c->template_name, &c->waiter) < 0)
         create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+}
+
+int create_begin_fork(struct client *client, const Sandbox__CreateRequest *message, struct tier *tier, struct fork *fork)
+{
+    const struct checked checked = {.tier = tier, .network = NETWORK_NONE};
+    struct create *c = new_create(client, NULL, message, &checked);
+    if (c == NULL)
+        return -ENOMEM;
+    c->fork = fork;
+    if (template_get(client->engine->templates, tier, c->template_name, &c->waiter) < 0)
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
+    return 0;
+}
+
+void creates_cancel_fork(struct client *client, struct fork *fork)
+{
+    struct create *c;
+    for (;;) {
+        TAILQ_FOREACH(c, &client->creates, link)
+        if (c->fork == fork)
+            break;
+        if (c == NULL)
+            return;
+        create_cancel(c);
+    }
 }

@@ -27,6 +27,7 @@
 #include "engine/sandbox.h"
 
 struct create;
+struct fork;
 
 // Takes over the request.
 void create_begin(struct request *r, const Sandbox__CreateRequest *message);
@@ -35,6 +36,14 @@ void create_begin(struct request *r, const Sandbox__CreateRequest *message);
 void create_fail(struct create *c, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 // Its client is going: undoes everything, answers nobody.
 void create_cancel(struct create *c);
+
+// One of a fork's (fork.h), which hears of its end in place of a client.  It may reach nothing, whatever the engine allows to
+// creates that say nothing.  0 or -ENOMEM.
+int create_begin_fork(struct client *client, const Sandbox__CreateRequest *message, struct tier *tier, struct fork *fork);
+// Cancels those of this fork that are not done.
+void creates_cancel_fork(struct client *client, struct fork *fork);
+// Whether the client may have `more` sandboxes: 0, or a sandbox_error_t with a sentence.
+int create_check_caps(const struct client *client, unsigned more, struct err *err);
 
 // A sandbox of this shape has become warm: the first create that waits for a slot with it has it.
 void creates_offer(struct engine *e, const struct shape *shape);

@@ -8,6 +8,7 @@
 #include "engine/metrics_server.h"
 #include "engine/pool.h"
 #include "engine/sandbox.h"
+#include "engine/snapshot_store.h"
 #include "engine/template.h"
 #include "engine/volumes.h"
 #include "libsandbox.h"
@@ -74,11 +75,23 @@ static void serve(struct engine *e)
         log_warn("notify_failed", log_errno(r));
 }
 
-static void on_volumes(void *arg)
+static void on_snapshots(void *arg)
 {
     struct engine *e = arg;
     if (!e->stopping)
         serve(e);
+}
+
+static void on_volumes(void *arg)
+{
+    struct engine *e = arg;
+    if (e->stopping)
+        return;
+    int r = snapshot_store_new(e, ENGINE_FD_STATE_DIR, on_snapshots, e, &e->snapshots);
+    if (r < 0) {
+        log_error("no_snapshots", log_errno(r));
+        give_up(e, EXIT_FAILURE);
+    }
 }
 
 static void settle_volumes(struct engine *e)
@@ -286,6 +299,7 @@ struct engine *engine_free(struct engine *e)
     e->broker = broker_line_free(e->broker);
     e->templates = templates_free(e->templates);
     e->volumes = volumes_free(e->volumes);
+    e->snapshots = snapshot_store_free(e->snapshots);
     free(e);
     return NULL;
 }

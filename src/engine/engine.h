@@ -1,6 +1,6 @@
 // The engine as a whole: what its parts share, its start and its end.
 //
-// Start:  jailer greeted -> tiers probed -> volumes settled -> socket bound -> READY=1 -> serving
+// Start:  jailer greeted -> tiers probed -> volumes and snapshots settled -> socket bound -> READY=1 -> serving
 // End:    SIGTERM: stopping (no new connections, all clients closed, sandboxes destroyed; bounded) -> exit 0
 //         jailer lost: exit 70, at once; whatever it held is dead
 // One thread runs everything but the hashing of templates and the database (sys/workers.h).
@@ -39,6 +39,8 @@ struct engine {
     struct templates *templates;
     struct pool *pool;
     struct volumes *volumes;
+    struct snapshot_store *snapshots;
+    unsigned snapshots_taken;  // that are being taken
     struct listener *listener;
     struct metrics_server *metrics_server;
     struct metrics metrics;
@@ -58,6 +60,7 @@ struct engine {
     uint32_t last_sandbox_id;
     struct create_list waiting_creates;  // for one of max_creates slots
     unsigned running_creates;
+    bool started_for_fork;  // the last that got a slot is a fork's
 };
 
 // Takes over the descriptors of sys/jail.h, whatever it returns, and begins to start.  `config` and `loop` outlive the

@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "engine/pool.h"
 #include "engine/sandbox.h"
+#include "engine/snapshot_store.h"
 #include "engine/volumes.h"
 
 #include <inttypes.h>
@@ -137,6 +138,27 @@ static void write_network(const struct engine *e, struct buf *out)
     single(out, "broker_refusals_total", "counter", "Sandboxes that the broker refused to serve.", f.refusals);
 }
 
+// Before they are known, there are none.
+static void write_snapshots(const struct engine *e, struct buf *out)
+{
+    const struct metrics *m = &e->metrics;
+    uint64_t bytes = 0;
+    unsigned count = e->snapshots != NULL ? snapshot_store_total(e->snapshots, &bytes) : 0;
+    single(out, "snapshots", "gauge", "Snapshots there are.", count);
+    single(out, "snapshot_disk_bytes", "gauge", "What they take on the host's disk.", bytes);
+    head(out, "snapshot_pause_seconds", "summary", "For how long sandboxes stood still to be kept.");
+    buf_printf(out, "sandbox_engine_snapshot_pause_seconds_sum %.6f\nsandbox_engine_snapshot_pause_seconds_count %" PRIu64 "\n",
+               (double)m->snapshot_pause_us / 1e6, m->snapshots_taken);
+    head(out, "forks_total", "counter", "Forks answered, by result.");
+    for (int i = 0; i < METRIC_RESULTS; i++)
+        if (i == 0 || m->forks[i] > 0)
+            buf_printf(out, "sandbox_engine_forks_total{result=\"%s\"} %" PRIu64 "\n", result_names[i], m->forks[i]);
+    single(out, "forked_sandboxes_total", "counter", "Sandboxes made by forks.", m->forked);
+    head(out, "fork_seconds", "summary", "Time of a fork until all of its sandboxes run.");
+    buf_printf(out, "sandbox_engine_fork_seconds_sum %.6f\nsandbox_engine_fork_seconds_count %" PRIu64 "\n",
+               (double)m->fork_ns / (double)NS_PER_S, m->forks[0]);
+}
+
 void metrics_write(const struct engine *e, struct buf *out)
 {
     const struct metrics *m = &e->metrics;
@@ -156,6 +178,7 @@ void metrics_write(const struct engine *e, struct buf *out)
     write_pool(e, out);
     write_volumes(e, out);
     write_network(e, out);
+    write_snapshots(e, out);
     write_guest_ops(m, out);
     write_streams(m, out);
     write_sandboxes(e, out);

@@ -45,6 +45,11 @@ struct metrics {
     uint64_t dropped_slow;  // clients that did not read their answers
     uint64_t template_verifications;
     uint64_t volumes_made;
+    uint64_t snapshots_taken;
+    uint64_t snapshot_pause_us;
+    uint64_t forks[METRIC_RESULTS];
+    uint64_t fork_ns;          // of those that succeeded
+    uint64_t forked;           // sandboxes
     uint64_t volumes_expired;  // whose file was deleted because their time had passed
 };
 

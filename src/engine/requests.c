@@ -3,10 +3,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/create.h"
+#include "engine/fork.h"
 #include "engine/guestop.h"
 #include "engine/network.h"
+#include "engine/origin.h"
 #include "engine/power.h"
 #include "engine/sandbox.h"
+#include "engine/snapshot.h"
 #include "engine/status.h"
 #include "engine/streams.h"
 #include "engine/volumes.h"
@@ -58,16 +61,26 @@ struct inspection {
     struct request *request;
 };
 
+static uint64_t mib_of(uint64_t bytes)
+{
+    return (bytes + (1 << 20) - 1) >> 20;
+}
+
 static void fill(Sandbox__InspectResponse *response, const struct sandbox *sb, const struct driver_stats *stats)
 {
     uint64_t faults = stats->page_faults > sb->faults_before ? stats->page_faults - sb->faults_before : 0;
     response->sandbox_id = sb->id;
     response->is_running = sb->state == SANDBOX_RUNNING;
     response->uptime_ms = sandbox_uptime_ns(sb) / NS_PER_MS;
-    response->memory_rss_mib = (stats->memory_bytes + (1 << 20) - 1) >> 20;
+    response->memory_rss_mib = mib_of(stats->memory_bytes);
     response->page_faults = faults > UINT32_MAX ? UINT32_MAX : (uint32_t)faults;
     response->isolation = sb->tier->level;
     response->start = (char *)sandbox_start_name(sb);
+    response->memory_private_mib = mib_of(stats->private_bytes);
+    response->memory_shared_mib = mib_of(stats->shared_bytes);
+    response->snapshot_id = sb->origin->snapshot_id;
+    response->state = (char *)sandbox_state_name(sb->state);
+    response->memory = sb->forked && sb->tier->driver->memory;
 }
 
 static void on_stats(void *arg, const struct driver_answer *answer)
@@ -163,6 +176,40 @@ static void on_session_renew(struct request *r, const Sandbox__ClientMessage *me
     volume_renew(r->client->engine->volumes, r, &key, renew->extra_seconds);
 }
 
+static void on_snapshot_create(struct request *r, const Sandbox__ClientMessage *message)
+{
+    struct sandbox *sb = find_own(r, message->snapshot_create->sandbox_id);
+    if (sb != NULL)
+        snapshot_take(sb, r);
+}
+
+static void on_snapshot_list(struct request *r, const Sandbox__ClientMessage *message)
+{
+    snapshot_list(r, message->snapshot_list->after);
+}
+
+static void on_snapshot_inspect(struct request *r, const Sandbox__ClientMessage *message)
+{
+    snapshot_inspect(r, message->snapshot_inspect->id);
+}
+
+static void on_snapshot_delete(struct request *r, const Sandbox__ClientMessage *message)
+{
+    snapshot_delete(r, message->snapshot_delete->id);
+}
+
+static void on_fork(struct request *r, const Sandbox__ClientMessage *message)
+{
+    fork_begin(r, message->fork);
+}
+
+static void on_suspend(struct request *r, const Sandbox__ClientMessage *message)
+{
+    struct sandbox *sb = find_own(r, message->suspend->sandbox_id);
+    if (sb != NULL)
+        snapshot_suspend(sb, r);
+}
+
 static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage *message) = {
     [SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE] = on_create,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY] = on_destroy,
@@ -174,6 +221,12 @@ static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage 
     [SANDBOX__CLIENT_MESSAGE__REQUEST_SESSION_RENEW] = on_session_renew,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_STREAM] = on_stream,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_GUEST_INPUT] = on_guest_input,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_SNAPSHOT_CREATE] = on_snapshot_create,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_SNAPSHOT_LIST] = on_snapshot_list,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_SNAPSHOT_INSPECT] = on_snapshot_inspect,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_SNAPSHOT_DELETE] = on_snapshot_delete,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_FORK] = on_fork,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_SUSPEND] = on_suspend,
 };
 
 void requests_dispatch(struct request *r, const Sandbox__ClientMessage *message)

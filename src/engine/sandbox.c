@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/create.h"
 #include "engine/guestop.h"
+#include "engine/origin.h"
 #include "engine/pool.h"
 #include "engine/power.h"
 #include "engine/streams.h"
@@ -108,7 +109,7 @@ struct sandbox *sandbox_find(struct client *c, uint32_t id)
 {
     struct sandbox *sb;
     TAILQ_FOREACH(sb, &c->owned, owned)
-    if (sb->id == id && !sb->destroying && sb->create == NULL)
+    if (sb->id == id && !sb->destroying && sb->create == NULL && sb->fork == NULL)
         return sb;
     return NULL;
 }
@@ -180,6 +181,7 @@ static void free_sandbox(struct sandbox *sb)
     e->sandbox_count--;
     egress_unref(sb->egress);
     explicit_bzero(sb->token, sizeof sb->token);
+    origin_free(sb->origin);
     free(sb);
     engine_sandbox_gone(e);
 }
@@ -449,7 +451,7 @@ void sandbox_destroy_for(struct sandbox *sb, struct request *r)
 
 const char *sandbox_start_name(const struct sandbox *sb)
 {
-    return sb->from_pool ? "pool" : sb->restored ? "restored" : "cold";
+    return sb->forked ? "fork" : sb->from_pool ? "pool" : sb->restored ? "restored" : "cold";
 }
 
 uint64_t sandbox_uptime_ns(const struct sandbox *sb)

@@ -58,6 +58,10 @@ struct sandbox {
     uint32_t handle;
     unsigned refs;  // answers of the driver that are due, and functions on the stack that still use it
     struct agent_line *line;
+    struct origin *origin;  // once it was made for somebody
+    struct fork *fork;      // until all of that run: nobody finds it
+    bool forked;
+    struct taking *taking;       // the snapshot that is being taken
     struct volume_lease *lease;  // the session's volume, until it is gone; NULL: none
 
     struct network network;
@@ -116,7 +120,7 @@ void sandbox_unref(struct sandbox *sb);
 // driver_exited_fn
 void sandbox_exited(void *sandbox, const struct driver_exit *how);
 
-// How it was started, as the wire says it: "cold" or "pool".
+// How it was started, as the wire says it: "pool", "restored", "cold" or "fork".
 const char *sandbox_start_name(const struct sandbox *sb);
 // How long it has run since the last resume.
 uint64_t sandbox_uptime_ns(const struct sandbox *sb);

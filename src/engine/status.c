@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/pool.h"
 #include "engine/sandbox.h"
+#include "engine/snapshot_store.h"
 #include "engine/template.h"
 #include "engine/volumes.h"
 
@@ -71,6 +72,19 @@ static void write_network(struct engine *e, struct json_out *j)
     json_close(j, '}');
 }
 
+static void write_snapshots(const struct engine *e, struct json_out *j)
+{
+    uint64_t bytes = 0;
+    unsigned count = snapshot_store_total(e->snapshots, &bytes);
+    json_open(j, "snapshots", '{');
+    json_str(j, "trouble", snapshot_store_trouble(e->snapshots));
+    json_u64(j, "count", count);
+    json_u64(j, "bytes", bytes);
+    json_u64(j, "taken", e->metrics.snapshots_taken);
+    json_u64(j, "forked", e->metrics.forked);
+    json_close(j, '}');
+}
+
 static void write_limits(const struct config *c, struct json_out *j)
 {
     json_open(j, "limits", '{');
@@ -89,6 +103,9 @@ static void write_limits(const struct config *c, struct json_out *j)
     json_u64(j, "guest_deadline_ms", c->guest_deadline_ms);
     json_u64(j, "exec_grace_ms", c->exec_grace_ms);
     json_u64(j, "max_volumes_per_uid", c->max_volumes_per_uid);
+    json_u64(j, "max_snapshots_per_uid", c->max_snapshots_per_uid);
+    json_u64(j, "max_fork", c->max_fork);
+    json_u64(j, "fork_copy_mib", c->fork_copy_mib);
     json_u64(j, "volume_mib", c->volume_mib);
     json_u64(j, "workspace_max_ttl_s", c->workspace_max_ttl_s);
     json_close(j, '}');
@@ -112,6 +129,7 @@ void status_write(struct engine *e, struct buf *out)
     json_close(&j, ']');
     write_volumes(e, &j);
     write_network(e, &j);
+    write_snapshots(e, &j);
     json_u64(&j, "connections", e->client_count - e->refused_count);
     write_limits(e->config, &j);
     json_close(&j, '}');

@@ -155,9 +155,18 @@ static struct template *new_entry(struct templates *t, struct tier *tier, const 
     return entry;
 }
 
-static void answer(struct template_waiter *w, int code, const char *text, uint32_t handle)
+static void answer(struct template_waiter *w, int code, const char *text)
 {
-    struct template_answer a = {.code = code, .text = text, .handle = handle};
+    struct template_answer a = {.code = code, .text = text};
+    w->done(w->arg, &a);
+}
+
+static void answer_ready(struct template_waiter *w, const struct template *entry)
+{
+    struct template_answer a = {.text = "", .handle = entry->handle, .name = entry->name};
+    for (uint32_t i = 0; i < entry->manifest.files; i++)
+        if (strcmp(entry->manifest.file[i].name, "rootfs.ext4") == 0)
+            a.rootfs = entry->manifest.file[i].digest;
     w->done(w->arg, &a);
 }
 
@@ -182,7 +191,7 @@ static void fail_entry(struct template *entry, int code, const char *text)
 {
     struct template_waiter *w;
     while ((w = take_waiter(&entry->waiters)) != NULL)
-        answer(w, code, text, 0);
+        answer(w, code, text);
     detach(entry);
     free_entry(entry);
 }
@@ -196,7 +205,7 @@ static void entry_ready(struct template *entry)
     struct template_waiter *w;
     while ((w = take_waiter(&entry->waiters)) != NULL)
         if (look_again(entry->templates, entry->tier, entry->name, w) < 0)
-            answer(w, SANDBOX_ERR_INTERNAL, "the engine is out of memory", 0);
+            answer(w, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
 }
 
 // ---- attaching ----
@@ -336,7 +345,7 @@ static int use(struct look *look, struct template_waiter *w, struct err *err)
     }
     if (!fresh && unchanged(entry, look)) {
         entry->used_ns = mono_ns();
-        answer(w, 0, "", entry->handle);
+        answer_ready(w, entry);
         return 0;
     }
     if (w->tries++ >= TRIES)
@@ -363,7 +372,7 @@ static void look_finish(struct job *job, bool ran)
         w->look = NULL;
     struct err err;
     if (ran && w != NULL && use(look, w, &err) != 0)
-        answer(w, err.code, err.text, 0);
+        answer(w, err.code, err.text);
     close_fd(&look->dir_fd);
     free(look);
 }

@@ -18,9 +18,11 @@ struct engine;
 struct templates;
 
 struct template_answer {
-    int code;          // 0 or a sandbox_error_t
-    const char *text;  // when it failed; valid during the callback
-    uint32_t handle;   // for driver_start
+    int code;               // 0 or a sandbox_error_t
+    const char *text;       // when it failed; valid during the callback
+    uint32_t handle;        // for driver_start
+    const char *name;       // the template's own, where it was asked for by an alias; valid during the callback
+    const uint8_t *rootfs;  // digest of its root file system, likewise
 };
 
 // Embedded in who waits; `done` and `arg` are set by it, the rest belongs to templates.

@@ -30,13 +30,15 @@ enum {
     SHM_MAX_MIB = 64,
 };
 
+_Static_assert(ENTER_FDS + ENTER_GROUPS_MAX + JAIL_LAYERS_MAX <= FDPASS_MAX, "an order fits one packet");
+
 static const char *const step_texts[ENTER_STEPS] = {
     [ENTER_CGROUPS] = "joining the sandbox's cgroups",
     [ENTER_LINE] = "leaving the jailer's descriptors",
     [ENTER_ORDER] = "receiving the jailer's order",
     [ENTER_IDS] = "taking on the sandbox's ids",
     [ENTER_STAGE] = "mounting a scratch filesystem on /tmp",
-    [ENTER_TEMPLATE] = "attaching the template",
+    [ENTER_TEMPLATE] = "attaching the template and what lies on it",
     [ENTER_DISK] = "preparing the writable disk",
     [ENTER_OVERLAY] = "mounting the overlay in the user namespace",
     [ENTER_MOUNT_POINTS] = "finding the template's mount points (real directories, not links)",
@@ -91,7 +93,8 @@ static int receive_order(struct entry *e)
     ssize_t n = fdpass_recv(e->line, &e->order, sizeof e->order, e->fds, &e->fd_count);
     if (n < 0)
         return (int)n;
-    if (n != (ssize_t)sizeof e->order || e->order.groups > ENTER_GROUPS_MAX || e->fd_count != ENTER_FDS + e->order.groups)
+    if (n != (ssize_t)sizeof e->order || e->order.groups > ENTER_GROUPS_MAX || e->order.layers > JAIL_LAYERS_MAX ||
+        e->fd_count != ENTER_FDS + e->order.groups + e->order.layers)
         return -EPROTO;
     return 0;
 }
@@ -215,7 +218,10 @@ static int stage(struct entry *e)
 static int attach_template(struct entry *e)
 {
     int mount = e->fds[ENTER_FD_TEMPLATE];
-    return e->order.whole_root ? root_attach_whole(mount) : root_attach_template(mount);
+    if (e->order.whole_root)
+        return root_attach_whole(mount);
+    int r = root_attach_template(mount);
+    return r < 0 ? r : root_attach_layers(e->fds + ENTER_FDS + e->order.groups, e->order.layers);
 }
 
 static int attach_disk(struct entry *e)

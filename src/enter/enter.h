@@ -48,7 +48,8 @@ enum enter_step {
 
 enum { ENTER_GROUPS_MAX = 8 };
 
-// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups.  Without a volume,
+// Descriptors that come with the order, in this order; then `groups` descriptors of guest cgroups, then `layers` of
+// mounts, uppermost first, which lie between disk and template.  Without a volume,
 // a disk or a log, anything stands in its place.
 enum {
     ENTER_FD_TEMPLATE,
@@ -67,6 +68,7 @@ struct enter_order {
     cpu_set_t cpus;  // to pin itself to; none: not pinned
     uint64_t shm_bytes;
     char hostname[JAIL_HOSTNAME_MAX + 1];
+    uint32_t layers;      // at most JAIL_LAYERS_MAX
     uint32_t volume;      // there is one
     uint32_t whole_root;  // the template is the sandbox's own, writable root: no disk comes, no overlay is made
     uint32_t self_test;   // run the agent's self-test instead of serving

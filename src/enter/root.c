@@ -1,6 +1,7 @@
 #include "enter/root.h"
 
 #include "base/cleanup.h"
+#include "sys/jail.h"
 #include "sys/mount_fd.h"
 #include "sys/small_file.h"
 
@@ -26,9 +27,11 @@ static const char template_dir[] = "/tmp/template";
 static const char disk_dir[] = "/tmp/disk";
 static const char root_dir[] = "/tmp/root";
 static const char sysfs_dir[] = "/tmp/sysfs";
+enum { LAYER_DIR_MAX = sizeof "/tmp/layer" + 10 };
 
 enum mount_point { POINT_PROC, POINT_SYS, POINT_DEV, POINT_TMP, POINT_WORKSPACE, POINTS };
 
+static uint32_t layer_count;
 static int root_fd = -1;
 static int namespace_limits = -1;
 static int network_settings = -1;
@@ -60,6 +63,40 @@ int root_attach_whole(int mount_fd)
     return mount_attach_at(mount_fd, AT_FDCWD, root_dir);
 }
 
+static void layer_dir(uint32_t layer, char path[static LAYER_DIR_MAX])
+{
+    snprintf(path, LAYER_DIR_MAX, "/tmp/layer%u", layer);
+}
+
+int root_attach_layers(const int *mounts, uint32_t count)
+{
+    for (layer_count = 0; layer_count < count; layer_count++) {
+        char path[LAYER_DIR_MAX];
+        layer_dir(layer_count, path);
+        if (mkdir(path, 0755) < 0)
+            return -errno;
+        int r = mount_attach_at(mounts[layer_count], AT_FDCWD, path);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+// The mark that an overlay has not been synced as a whole.  The disk of a sandbox that is kept was, as a filesystem.
+static int remove_mark(int disk)
+{
+    static const struct {
+        const char *path;
+        int flags;
+    } marks[] = {{"work/work/incompat/volatile/dirty", 0},
+                 {"work/work/incompat/volatile", AT_REMOVEDIR},
+                 {"work/work/incompat", AT_REMOVEDIR}};
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+        if (unlinkat(disk, marks[i].path, marks[i].flags) < 0 && errno != ENOENT)
+            return -errno;
+    return 0;
+}
+
 int root_attach_disk(int mount_fd)
 {
     int r = mount_attach_at(mount_fd, AT_FDCWD, disk_dir);
@@ -70,16 +107,22 @@ int root_attach_disk(int mount_fd)
         return -errno;
     static const char *const dirs[] = {"upper", "work"};
     for (size_t i = 0; i < sizeof dirs / sizeof dirs[0]; i++)
-        if (mkdirat(disk, dirs[i], 0755) < 0)
+        if (mkdirat(disk, dirs[i], 0755) < 0 && errno != EEXIST)
             return -errno;
-    return 0;
+    return remove_mark(disk);
 }
 
 int root_overlay(void)
 {
-    char options[256];
-    snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr,volatile", template_dir,
-             disk_dir, disk_dir);
+    char options[256 + JAIL_LAYERS_MAX * LAYER_DIR_MAX];
+    size_t n = (size_t)snprintf(options, sizeof options, "lowerdir=");
+    for (uint32_t i = 0; i < layer_count; i++) {
+        char path[LAYER_DIR_MAX];
+        layer_dir(i, path);
+        n += (size_t)snprintf(options + n, sizeof options - n, "%s:", path);
+    }
+    snprintf(options + n, sizeof options - n, "%s,upperdir=%s/upper,workdir=%s/work,userxattr,volatile", template_dir, disk_dir,
+             disk_dir);
     return mount("overlay", root_dir, "overlay", MS_NOSUID_ | MS_NODEV_, options) < 0 ? -errno : 0;
 }
 

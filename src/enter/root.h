@@ -11,7 +11,9 @@ int root_stage(void);
 int root_attach_template(int mount);
 // In place of template, disk and overlay: `mount` is the root, as it is.
 int root_attach_whole(int mount);
-// Attaches the disk and makes the overlay's two directories and /workspace on it.
+// Attaches what lies on the template, uppermost first.
+int root_attach_layers(const int *mounts, uint32_t count);
+// Attaches the disk and makes the overlay's two directories on it; one that is a copy of a sandbox's has them.
 int root_attach_disk(int mount);
 // The overlay is mounted by this process, inside the user namespace: one that host root mounts over an id-mapped upper layer
 // silently becomes read-only.

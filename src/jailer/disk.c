@@ -6,11 +6,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/mount.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -225,33 +227,53 @@ static int mount_ext4(const char *device, const struct mount_option *extra, uint
     return mount_new("ext4", options, attributes);
 }
 
-int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount)
+int disk_begin(struct disk_store *store, uint64_t mib, int *ret_file, struct disk_device *ret_device)
 {
-    int blank;
-    int r = blank_of(store, DISK_SCRATCH, mib, &blank);
-    if (r < 0)
-        return r;
     cleanup_fd int file = openat(store->dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file < 0)
         return -errno;
     if (ftruncate(file, (off_t)(mib << 20)) < 0)
         return -errno;
-    cleanup_fd int device = -1;
-    char path[LOOPDEV_PATH_MAX];
-    r = loopdev_attach(file, false, &device, path);
-    if (r < 0)
-        return r;
-    // Only now: the loop device writes to the drive what it finds unwritten when it is set up, which nobody needs.
-    r = disk_copy(blank, file, mib);
-    if (r < 0)
-        return r;
+    // Before anything is written: the loop device writes to the drive what it finds unwritten when it is set up, which nobody
+    // needs.
+    int r = loopdev_attach(file, false, &ret_device->fd, ret_device->path);
+    if (r == 0)
+        *ret_file = take_fd(&file);
+    return r;
+}
+
+int disk_mount(const struct disk_device *device, int *ret_mount)
+{
+    // Who looks at every new block device may have looked at this one while it was empty.
+    if (ioctl(device->fd, BLKFLSBUF, 0) < 0)
+        return -errno;
     // noinit_itable: the kernel would otherwise write the whole inode table of every disk in the background.
     static const struct mount_option options[] = {{"noinit_itable", NULL}, {"nobarrier", NULL}, {"errors", "remount-ro"}, {0}};
-    int mount = mount_ext4(path, options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOATIME);
+    int mount = mount_ext4(device->path, options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOATIME);
     if (mount < 0)
         return mount;
     *ret_mount = mount;
     return 0;
+}
+
+int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount, int *ret_file)
+{
+    int blank;
+    int r = blank_of(store, DISK_SCRATCH, mib, &blank);
+    if (r < 0)
+        return r;
+    cleanup_fd int file = -1;
+    struct disk_device device;
+    r = disk_begin(store, mib, &file, &device);
+    if (r < 0)
+        return r;
+    r = disk_copy(blank, file, mib);
+    if (r == 0)
+        r = disk_mount(&device, ret_mount);
+    close_fd(&device.fd);
+    if (r == 0)
+        *ret_file = take_fd(&file);
+    return r;
 }
 
 int disk_mount_image(int file_fd, int *ret_mount)

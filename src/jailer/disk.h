@@ -5,6 +5,8 @@
 #ifndef JAILER_DISK_H
 #define JAILER_DISK_H
 
+#include "sys/loopdev.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,8 +21,17 @@ enum disk_kind {
 int disk_store_new(int state_dir_fd, struct disk_store **ret_store);
 struct disk_store *disk_store_free(struct disk_store *store);
 
-// A fresh disk of `mib`, mounted: *ret_mount is a detached read-write mount.  0 or a negative errno.
-int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount);
+// A fresh disk of `mib`, mounted: *ret_mount is a detached read-write mount, *ret_file the image.  0 or a negative errno.
+int disk_new(struct disk_store *store, uint64_t mib, int *ret_mount, int *ret_file);
+
+// The same in two steps, for one whose image is a copy of another: its file, still empty, on a loop device, and when the file
+// has been written, its mount.  0 or a negative errno.
+struct disk_device {
+    int fd;  // the caller's
+    char path[LOOPDEV_PATH_MAX];
+};
+int disk_begin(struct disk_store *store, uint64_t mib, int *ret_file, struct disk_device *ret_device);
+int disk_mount(const struct disk_device *device, int *ret_mount);
 
 // Mounts the ext4 image in `file_fd` read-only, detached.
 int disk_mount_image(int file_fd, int *ret_mount);

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "jailer/disk_copy.h"
 #include "sys/mount_fd.h"
 
 #include <errno.h>
@@ -85,11 +86,15 @@ static void read_cpus(struct host *h)
             h->cpus[h->cpu_count++] = cpu;
 }
 
-static int sweep(struct host *h, const char *instance)
+static int sweep(struct host *h, const struct host_options *o)
 {
+    // First: what is stuck on a frozen filesystem does not die.
+    int thawed = disk_thaw_strays(o->state_dir);
+    if (thawed > 0)
+        log_warn("disks_thawed", log_str("instance", o->instance), log_i64("disks", thawed));
     int removed = cgroup_tree_sweep(h->cgroups, SWEEP_WAIT_MS);
     if (removed > 0)
-        log_warn("leftovers_removed", log_str("instance", instance), log_i64("cgroups", removed));
+        log_warn("leftovers_removed", log_str("instance", o->instance), log_i64("cgroups", removed));
     return removed < 0 ? removed : 0;
 }
 
@@ -106,7 +111,7 @@ static int build(struct host *h, const struct host_options *o, int state_fd, con
     if (r < 0)
         return r;
     *ret_why = "groups left by an earlier life cannot be removed";
-    r = sweep(h, o->instance);
+    r = sweep(h, o);
     if (r < 0)
         return r;
     *ret_why = "/run/sandbox-engine-uids";
@@ -138,7 +143,11 @@ static int build(struct host *h, const struct host_options *o, int state_fd, con
     if (r < 0)
         return r;
     *ret_why = "the folder of volumes (root's, closed to others)";
-    return volumes_open(state_fd, h->mounts_fd, h->disks, &h->volumes);
+    r = volumes_open(state_fd, h->mounts_fd, h->disks, &h->volumes);
+    if (r < 0)
+        return r;
+    *ret_why = "the folder of snapshots (root's, closed to others)";
+    return layers_open(state_fd, h->mounts_fd, &h->layers);
 }
 
 int host_open(struct loop *loop, const struct host_options *options, struct host **ret_host, const char **ret_why)
@@ -173,6 +182,9 @@ struct host *host_close(struct host *host)
         unlinkat(host->state_fd, "volumes", AT_REMOVEDIR);  // only if there are none
     host->volumes = volumes_close(host->volumes);
     host->network = network_free(host->network);
+    if (host->layers != NULL)
+        unlinkat(host->state_fd, "snapshots", AT_REMOVEDIR);  // likewise
+    host->layers = layers_close(host->layers);
     host->releases = releases_free(host->releases);
     host->disks = disk_store_free(host->disks);
     seccomp_policy_free(&host->filter);

@@ -4,6 +4,7 @@
 
 #include "enter/seccomp_policy.h"
 #include "jailer/disk.h"
+#include "jailer/layer.h"
 #include "jailer/network.h"
 #include "jailer/release.h"
 #include "jailer/uid_slots.h"
@@ -23,6 +24,7 @@ struct host {
     struct disk_store *disks;
     struct volumes *volumes;
     struct network *network;
+    struct layers *layers;
     struct releases *releases;  // NULL: none, what is let go is closed at once
     struct filter filter;
     int agent_fd;   // the agent's program: a sealed copy, so that nothing a sandbox does to its file reaches the host's

@@ -4,7 +4,7 @@
 // end of a socket pair (sys/jail.h); every sandbox's first process is its child.  If the engine goes, all sandboxes go and
 // this program ends; if this program goes, the kernel kills its children (PR_SET_PDEATHSIG), and the engine sees the end of
 // its channel.  What a dead jailer left (only cgroups: disks have no names, mounts are in a dead namespace) the next start
-// removes; volumes and the engine's database are meant to stay.
+// removes; volumes, snapshots and the engine's database are meant to stay.
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -207,7 +207,10 @@ static int start(struct jailer *j, const struct options *o)
     if (r < 0)
         return fail("dropping capabilities", r);
     r = releases_new(&j->host->releases);
-    return r < 0 ? fail("starting the helper", r) : 0;
+    if (r < 0)
+        return fail("starting the helper", r);
+    layers_release_with(j->host->layers, j->host->releases);
+    return 0;
 }
 
 static void tear_down(struct jailer *j)
@@ -240,7 +243,7 @@ static int probe(const struct options *o)
     host.pool = (struct address_range){0};
     int code = probe_report(&host);
     char path[sizeof state + 16];
-    static const char *const inside[] = {"mounts", "volumes"};
+    static const char *const inside[] = {"mounts", "snapshots", "volumes"};
     for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", state, inside[i]);
         rmdir(path);

@@ -7,6 +7,7 @@
 #include "enter/dev.h"
 #include "enter/enter.h"
 #include "jailer/cpus.h"
+#include "jailer/disk_copy.h"
 #include "jailer/vm_enter.h"
 #include "sys/fdpass.h"
 #include "sys/mount_fd.h"
@@ -32,11 +33,12 @@
 
 enum {
     ENTER_WAIT_S = 30,   // longest a child may take between two words
+    COPY_WAIT_S = 600,   // and the copying of its disk
     REMOVE_STEP_MS = 2,  // cgroups of a dead process stay busy for a moment
     REMOVE_WAIT_MS = 10000,
 };
 
-enum state { ENTERING, BUILDING, LIVE, ENDING };
+enum state { ENTERING, COPYING, BUILDING, LIVE, ENDING };
 
 struct sandbox {
     struct host *host;
@@ -48,7 +50,9 @@ struct sandbox {
     pid_t pid;
     int pidfd;
     struct watch *exit_watch;
-    bool frozen;
+    bool paused;  // it stands still because it was asked for,
+    bool held;    // and for its snapshot
+    bool frozen;  // for at least one of these
 
     // While it starts.
     int line;  // to the child
@@ -59,13 +63,29 @@ struct sandbox {
     bool self_test;
     int template_mount, control_fd, log_fd;
     bool is_vm;
-    struct vm_plan vm;      // its descriptors are ours
-    int disk, mounts, tap;  // its disk, mount namespace and tap, kept beyond its first process: see release.h
-    struct line *net;       // its line out; NULL: none
+    struct vm_plan vm;  // its descriptors are ours
+    int userns;
+    struct disk_copy *copying;             // of its disk
+    struct disk_device device;             // until the disk is mounted
+    int disk_file, disk, mounts, tap;      // its disk, mount namespace and tap, kept beyond its first process: see release.h
+    struct layer *layer[JAIL_LAYERS_MAX];  // uppermost first
+    uint32_t layer_count;
+    int copy_from;     // the layer that its disk is a copy of, or -1
+    struct line *net;  // its line out; NULL: none
     bool entered, net_ready;
     int error;
     char detail[JAIL_DETAIL_MAX];
     struct timer deadline;
+
+    struct {
+        struct disk_copy *copy;  // NULL: there is none
+        int file;
+        uint8_t id[JAIL_VOLUME_ID];
+        uint64_t since_ns, pause_us;
+        sandbox_snapshot_fn *done;
+        void *arg;
+        bool end_waits;  // the sandbox is dead, and goes when this is done
+    } snapshot;
 
     // While it ends.
     bool group_stays;  // it could not be removed: what is in it may still live, so nobody else gets its ids
@@ -197,15 +217,6 @@ static int mapped_template(int template_mount, int userns)
     return r < 0 ? r : take_fd(&copy);
 }
 
-static int mapped_disk(struct host *host, uint64_t mib, int userns)
-{
-    cleanup_fd int disk = -1;
-    int r = disk_new(host->disks, mib, &disk);
-    if (r == 0)
-        r = mount_idmap(disk, userns);
-    return r < 0 ? r : take_fd(&disk);
-}
-
 // `r`: of volume_attach or volume_lend.
 static int has_volume(struct sandbox *s, int r)
 {
@@ -255,6 +266,7 @@ static int add_groups(const struct sandbox *s, struct enter_order *order, int *f
 // The parts of a root, each the jailer's.
 struct parts {
     int template, disk, volume, dev;  // volume: -1, there is none
+    const int *layers;
 };
 
 static int send_order(struct sandbox *s, const struct parts *parts)
@@ -283,8 +295,12 @@ static int send_order(struct sandbox *s, const struct parts *parts)
     int r = add_groups(s, &order, fds + ENTER_FDS);
     if (r < 0)
         return r;
-    ssize_t n = fdpass_send(s->line, &order, sizeof order, fds, ENTER_FDS + order.groups);
-    return n < 0 ? (int)n : 0;
+    size_t n = ENTER_FDS + order.groups;
+    for (order.layers = 0; order.layers < s->layer_count; order.layers++)
+        if ((fds[n++] = fcntl(parts->layers[order.layers], F_DUPFD_CLOEXEC, 3)) < 0)
+            return -errno;
+    ssize_t sent = fdpass_send(s->line, &order, sizeof order, fds, n);
+    return sent < 0 ? (int)sent : 0;
 }
 
 // Where the host cannot, the sandbox runs all the same: `doctor` says so, and the log at every start.
@@ -319,27 +335,35 @@ static int order_machine(struct sandbox *s)
     return r < 0 ? fail(s, r, step) : 0;
 }
 
-// The child is in its cgroup namespace: gives it its ids and limits, and the order to build itself.
+static int map_layers(struct sandbox *s, int fds[static JAIL_LAYERS_MAX])
+{
+    for (uint32_t i = 0; i < s->layer_count; i++)
+        if ((fds[i] = layer_view(s->layer[i], s->userns)) < 0)
+            return fds[i];
+    return 0;
+}
+
+static void close_layers(int (*fds)[JAIL_LAYERS_MAX])
+{
+    for (int i = 0; i < JAIL_LAYERS_MAX; i++)
+        close_fd(&(*fds)[i]);
+}
+
+// Its disk is mounted: gives the child the parts of its root, and the order to build itself.
 static int give_order(struct sandbox *s)
 {
-    cleanup_fd int userns = -1;
-    int r = map_ids(s->pid, s->first_uid, &userns);
-    if (r < 0)
-        return fail(s, r, "mapping user ids");
-    r = settle(s);
-    if (r < 0)
-        return fail(s, r, "setting the limits");
-    if (s->is_vm)
-        return order_machine(s);
-    cleanup_fd int template = mapped_template(s->template_mount, userns);
+    cleanup_fd int template = mapped_template(s->template_mount, s->userns);
     if (template <0)
         return fail(s, template, "id-mapping the template");
-    r = mapped_disk(s->host, s->what.disk_mib, userns);
+    __attribute__((cleanup(close_layers))) int layers[JAIL_LAYERS_MAX] = {[0 ... JAIL_LAYERS_MAX - 1] = -1};
+    int r = map_layers(s, layers);
     if (r < 0)
-        return fail(s, r, "making the writable disk");
-    s->disk = r;
+        return fail(s, r, "id-mapping the snapshot's layers");
+    r = mount_idmap(s->disk, s->userns);
+    if (r < 0)
+        return fail(s, r, "id-mapping the writable disk");
     cleanup_fd int volume = -1;
-    r = mapped_volume(s, userns, &volume);
+    r = mapped_volume(s, s->userns, &volume);
     if (r < 0)
         return r;
     r = limit_disk(s, s->disk);
@@ -351,8 +375,63 @@ static int give_order(struct sandbox *s)
     r = dev_new(s->first_uid, &dev);
     if (r < 0)
         return fail(s, r, "making the device nodes");
-    r = send_order(s, &(struct parts){.template = template, .disk = s->disk, .volume = volume, .dev = dev});
-    return r < 0 ? fail(s, r, "passing descriptors") : 0;
+    r = send_order(s, &(struct parts){.template = template, .disk = s->disk, .volume = volume, .dev = dev, .layers = layers});
+    if (r < 0)
+        return fail(s, r, "passing descriptors");
+    s->state = BUILDING;
+    return 0;
+}
+
+static void on_copied(void *arg, int error, uint64_t bytes)
+{
+    (void)bytes;
+    struct sandbox *s = arg;
+    s->copying = NULL;
+    close_fd(&s->copy_from);
+    int r = error == 0 ? disk_mount(&s->device, &s->disk) : error;
+    close_fd(&s->device.fd);
+    if (r < 0)
+        fail(s, r, "copying the snapshot's disk");
+    else if (timer_set(s->host->loop, &s->deadline, mono_ns() + ENTER_WAIT_S * NS_PER_S) < 0)
+        fail(s, -ENOMEM, "watching the sandbox");
+    else
+        give_order(s);
+    if (s->error != 0)
+        sandbox_kill(s);
+}
+
+static int start_copy(struct sandbox *s)
+{
+    static const struct disk_copy_handler handler = {.on_done = on_copied};
+    int r = disk_begin(s->host->disks, s->what.disk_mib, &s->disk_file, &s->device);
+    if (r == 0)
+        r = timer_set(s->host->loop, &s->deadline, mono_ns() + COPY_WAIT_S * NS_PER_S);
+    if (r == 0)
+        r = disk_copy_start(s->host->loop, &(struct disk_copy_plan){.from = s->copy_from, .to = s->disk_file, .mount = -1},
+                            &handler, s, &s->copying);
+    if (r < 0)
+        return fail(s, r, "copying the snapshot's disk");
+    s->state = COPYING;
+    return 0;
+}
+
+// The child is in its cgroup namespace: gives it its ids and limits, and a disk.
+static int prepare(struct sandbox *s)
+{
+    int r = map_ids(s->pid, s->first_uid, &s->userns);
+    if (r < 0)
+        return fail(s, r, "mapping user ids");
+    r = settle(s);
+    if (r < 0)
+        return fail(s, r, "setting the limits");
+    if (s->is_vm) {
+        s->state = BUILDING;
+        return order_machine(s);
+    }
+    if (s->copy_from >= 0)
+        return start_copy(s);
+    r = disk_new(s->host->disks, s->what.disk_mib, &s->disk, &s->disk_file);
+    return r < 0 ? fail(s, r, "making the writable disk") : give_order(s);
 }
 
 static void close_plan(struct vm_plan *vm)
@@ -366,6 +445,10 @@ static void close_plan(struct vm_plan *vm)
 static void close_starting(struct sandbox *s)
 {
     close_plan(&s->vm);
+    s->copying = disk_copy_free(s->copying);
+    close_fd(&s->copy_from);
+    close_fd(&s->device.fd);
+    close_fd(&s->userns);
     timer_cancel(s->host->loop, &s->deadline);
     s->line_watch = watch_remove(s->line_watch);
     close_fd(&s->line);
@@ -380,11 +463,11 @@ static const char *step_text(const struct sandbox *s, uint32_t step)
     return s->is_vm ? vm_step_text(step) : enter_step_text(step);
 }
 
-// The order is given when the child is in its cgroups and its line is there.
+// What follows needs the child in its cgroups, and its line.
 static void go_on(struct sandbox *s)
 {
-    if (s->error == 0 && s->entered && (s->net == NULL || s->net_ready) && give_order(s) == 0)
-        s->state = BUILDING;
+    if (s->error == 0 && s->entered && (s->net == NULL || s->net_ready))
+        prepare(s);
     if (s->error != 0)
         sandbox_kill(s);
 }
@@ -445,6 +528,11 @@ static void on_line(void *arg, uint32_t events)
         hear_entered(s);
         return;
     }
+    // While its disk is copied it has nothing to say: that is its death, which comes as an event.
+    if (s->state == COPYING) {
+        s->line_watch = watch_remove(s->line_watch);
+        return;
+    }
     if (!hear_built(s))
         return;
     if (s->error != 0) {  // its exit comes as an event
@@ -478,9 +566,12 @@ static struct sandbox *sandbox_free(struct sandbox *s)
     s->exit_watch = watch_remove(s->exit_watch);
     close_fd(&s->pidfd);
     release(s->host->releases, take_fd(&s->mounts));
+    release(s->host->releases, take_fd(&s->disk_file));
     release(s->host->releases, take_fd(&s->disk));
     release(s->host->releases, take_fd(&s->tap));
     s->net = line_free(s->net);
+    for (uint32_t i = 0; i < s->layer_count; i++)
+        s->layer[i] = layer_give(s->layer[i]);
     s->group = cgroup_group_free(s->group);
     cpus_give(s->host, &s->cpus);
     if (!s->group_stays && s->uid_slot >= 0)
@@ -516,6 +607,16 @@ static int take_descriptors(struct sandbox *s, const struct sandbox_plan *plan)
     s->control_fd = fcntl(plan->control_fd, F_DUPFD_CLOEXEC, 3);
     if (s->template_mount < 0 || s->control_fd < 0)
         return -errno;
+    const struct jail_layers *l = plan->layers;
+    uint32_t first = l != NULL && l->copy ? 1 : 0;
+    if (first > 0 && (s->copy_from = layer_open(s->host->layers, l->id[0], s->what.disk_mib << 20)) < 0)
+        return s->copy_from;
+    for (uint32_t i = first; l != NULL && i < l->count; i++) {
+        int r = layer_take(s->host->layers, l->id[i], &s->layer[s->layer_count]);
+        if (r < 0)
+            return r;
+        s->layer_count++;
+    }
     if (plan->log_fd >= 0 && (s->log_fd = fcntl(plan->log_fd, F_DUPFD_CLOEXEC, 3)) < 0)
         return -errno;
     return 0;
@@ -538,7 +639,7 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
 {
     int r = take_descriptors(s, plan);
     if (r < 0)
-        return fail(s, r, "keeping descriptors");
+        return fail(s, r, "keeping descriptors and layers");
     unsigned slot;
     r = slots_take(s->host->uids, &slot);
     if (r < 0)
@@ -606,7 +707,12 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
                           .uid_slot = -1,
                           .pidfd = -1,
                           .line = -1,
+                          .disk_file = -1,
                           .disk = -1,
+                          .userns = -1,
+                          .device.fd = -1,
+                          .copy_from = -1,
+                          .snapshot.file = -1,
                           .mounts = -1,
                           .tap = -1,
                           .template_mount = -1,
@@ -637,27 +743,101 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
 
 // ---- living and ending ----
 
+static void finish(struct sandbox *s);
+
+static int set_frozen(struct sandbox *s, bool freeze)
+{
+    int r = cgroup_group_freeze(s->group, freeze);
+    if (r == 0)
+        s->frozen = freeze;
+    return r;
+}
+
 void sandbox_kill(struct sandbox *sandbox)
 {
+    // A process that waits for a frozen filesystem does not die.
+    sandbox_snapshot_cancel(sandbox);
     // All at once where the kernel can; in any case the first process, which takes all others of its pid namespace with it.
     cgroup_group_kill(sandbox->group);
     syscall(SYS_pidfd_send_signal, sandbox->pidfd, SIGKILL, NULL, 0);
     // On v1 a frozen process dies only when thawed; on v2 this changes nothing.
     if (sandbox->frozen)
-        sandbox_freeze(sandbox, false);
+        set_frozen(sandbox, false);
 }
 
 int sandbox_freeze(struct sandbox *sandbox, bool freeze)
 {
-    int r = cgroup_group_freeze(sandbox->group, freeze);
+    bool still = freeze || sandbox->held;
+    int r = still == sandbox->frozen ? 0 : set_frozen(sandbox, still);
     if (r == 0)
-        sandbox->frozen = freeze;
+        sandbox->paused = freeze;
     return r;
 }
 
 struct line *sandbox_line(const struct sandbox *sandbox)
 {
     return sandbox->net;
+}
+
+// ---- its snapshot ----
+
+static int hold(void *arg)
+{
+    struct sandbox *s = arg;
+    s->held = true;
+    s->snapshot.since_ns = mono_ns();
+    // One that could not be frozen in time may be partly so: on_thawed follows.
+    return s->frozen ? 0 : set_frozen(s, true);
+}
+
+static void let_go(void *arg)
+{
+    struct sandbox *s = arg;
+    s->held = false;
+    if (!s->paused && s->state == LIVE && set_frozen(s, false) < 0)
+        log_error("sandbox_not_thawed", log_i64("uid_slot", s->uid_slot));
+    s->snapshot.pause_us = (mono_ns() - s->snapshot.since_ns) / NS_PER_US;
+}
+
+static void on_snapshot(void *arg, int error, uint64_t bytes)
+{
+    struct sandbox *s = arg;
+    cleanup_fd int file = take_fd(&s->snapshot.file);
+    s->snapshot.copy = NULL;
+    if (error == 0)
+        error = layer_commit(s->host->layers, s->snapshot.id, file);
+    s->snapshot.done(s->snapshot.arg, error, &(struct jail_taken){.pause_us = s->snapshot.pause_us, .bytes = bytes});
+    if (s->snapshot.end_waits)
+        finish(s);
+}
+
+int sandbox_snapshot(struct sandbox *s, const uint8_t id[static JAIL_VOLUME_ID], sandbox_snapshot_fn *done, void *arg)
+{
+    static const struct disk_copy_handler handler = {.on_freeze = hold, .on_thawed = let_go, .on_done = on_snapshot};
+    if (s->is_vm)
+        return -EOPNOTSUPP;
+    if (s->snapshot.copy != NULL)
+        return -EBUSY;
+    cleanup_fd int file = layer_begin(s->host->layers, s->what.disk_mib << 20);
+    if (file < 0)
+        return file;
+    const struct disk_copy_plan plan = {.from = s->disk_file, .to = file, .mount = s->disk, .durable = true};
+    int r = disk_copy_start(s->host->loop, &plan, &handler, s, &s->snapshot.copy);
+    if (r < 0)
+        return r;
+    s->snapshot.file = take_fd(&file);
+    s->snapshot.done = done;
+    s->snapshot.arg = arg;
+    memcpy(s->snapshot.id, id, JAIL_VOLUME_ID);
+    return 0;
+}
+
+int sandbox_snapshot_cancel(struct sandbox *s)
+{
+    if (s->snapshot.copy == NULL)
+        return -ENOENT;
+    disk_copy_cancel(s->snapshot.copy);
+    return 0;
 }
 
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats)
@@ -735,5 +915,8 @@ static void on_exit_event(void *arg, uint32_t events)
     s->net = line_free(s->net);
     s->state = ENDING;
     s->give_up_ns = mono_ns() + REMOVE_WAIT_MS * NS_PER_MS;
-    finish(s);
+    // What the helper is at may take the kernel a while, which nobody else has to wait for.
+    s->snapshot.end_waits = sandbox_snapshot_cancel(s) == 0;
+    if (!s->snapshot.end_waits)
+        finish(s);
 }

@@ -2,8 +2,9 @@
 //
 // States: entering (its child joins its cgroups, its line is made) -> building (the child has its order: mounts, root, limits)
 // -> live (the agent runs) -> ending (the first process is gone, cgroups are removed and the volume comes free, with patience)
-// -> freed.  A failure at any step goes straight to ending.  Starting is several short steps on the loop, so that one start
-// does not hold up another, nor an end: the long part, building the root, is done by the child itself.
+// -> freed.  Where its disk is a copy of a layer, copying comes before building.  A failure at any step goes straight to
+// ending. Starting is several short steps on the loop, so that one start does not hold up another, nor an end: the long part,
+// building the root, is done by the child itself.
 #ifndef JAILER_SANDBOX_H
 #define JAILER_SANDBOX_H
 
@@ -18,11 +19,12 @@ struct sandbox;
 
 struct sandbox_plan {
     const struct jail_start *start;
-    const uint8_t *volume;  // JAIL_VOLUME_ID bytes: what /workspace is, or NULL
-    uint32_t line;          // JAIL_LINE_*, or 0: no network
-    int template_mount;     // attached in this process's mount namespace; a copy is made
-    int control_fd;         // the agent's end of its control line
-    int log_fd;             // stderr of a self-test, or -1
+    const uint8_t *volume;             // JAIL_VOLUME_ID bytes: what /workspace is, or NULL
+    uint32_t line;                     // JAIL_LINE_*, or 0: no network
+    const struct jail_layers *layers;  // what is between its disk and the template
+    int template_mount;                // attached in this process's mount namespace; a copy is made
+    int control_fd;                    // the agent's end of its control line
+    int log_fd;                        // stderr of a self-test, or -1
     bool self_test;
     const struct vm_plan *vm;  // not NULL: the vm tier; template, control, log and self_test above are not used
 };
@@ -43,6 +45,13 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
 // Kills everything inside, frozen, starting or not, before it returns; on_gone (or on_started with an error) follows.
 void sandbox_kill(struct sandbox *sandbox);
 int sandbox_freeze(struct sandbox *sandbox, bool freeze);
+
+// Keeps its disk as the layer `id` (disk_copy.h).  0: `done` follows, before on_gone, with -ECANCELED if the sandbox ended
+// meanwhile; the layer is there if it is told 0, and only then.  -EBUSY: there is one under way; -EOPNOTSUPP: it is a machine.
+typedef void sandbox_snapshot_fn(void *arg, int error, const struct jail_taken *taken);
+int sandbox_snapshot(struct sandbox *sandbox, const uint8_t id[static JAIL_VOLUME_ID], sandbox_snapshot_fn *done, void *arg);
+// -ENOENT: there is none under way.
+int sandbox_snapshot_cancel(struct sandbox *sandbox);
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats);
 // Its line, which is ready once on_started has been called; NULL: it has none.
 struct line *sandbox_line(const struct sandbox *sandbox);

@@ -21,7 +21,8 @@ struct cell {
     uint32_t slot;
     struct sandbox *sandbox;  // NULL: free
     bool started;
-    uint32_t start_id;  // of the request that is not answered yet
+    uint32_t start_id;     // of the request that is not answered yet
+    uint32_t snapshot_id;  // likewise
 };
 
 // An operation that is answered when the network helper has answered.
@@ -214,8 +215,9 @@ static int start_in(struct server *s, struct cell *cell, const struct sandbox_pl
     return ANSWERED_LATER;
 }
 
-// All that is the engine's choice is which template and volume, three sizes in checked ranges, a name in a checked alphabet,
-// and a socket for the agent.  A volume that is mounted already is refused by its lock.  Ids, cgroups, paths, mounts and the
+// All that is the engine's choice is which template, layers and volume, three sizes in checked ranges, a name in a checked
+// alphabet, and a socket for the agent.  A volume that is mounted already is refused by its lock, and a layer is one this
+// program has written.  Ids, cgroups, paths, mounts and the
 // program come from this process.
 static int do_start(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
 {
@@ -227,8 +229,12 @@ static int do_start(struct server *s, const struct jail_request *q, int *fds, st
         return -ENOENT;
     if (cell == NULL)
         return -EMFILE;
-    struct sandbox_plan plan = {
-        .start = &q->start, .line = q->network.line, .template_mount = template, .control_fd = fds[0], .log_fd = -1};
+    struct sandbox_plan plan = {.start = &q->start,
+                                .line = q->network.line,
+                                .layers = &q->layers,
+                                .template_mount = template,
+                                .control_fd = fds[0],
+                                .log_fd = -1};
     if (jail_volume_named(q->volume.id))
         plan.volume = q->volume.id;
     return start_in(s, cell, &plan, q, a);
@@ -331,6 +337,8 @@ static int do_stats(struct server *s, const struct jail_request *q, int *fds, st
     int r = sandbox_stats(sandbox, &st);
     if (r == 0)
         a->stats = (struct jail_stats){.memory_bytes = st.memory_bytes,
+                                       .private_bytes = st.private_bytes,
+                                       .shared_bytes = st.shared_bytes,
                                        .page_faults = st.page_faults,
                                        .oom_kills = st.oom_kills,
                                        .cpu_us = st.cpu_us,
@@ -420,6 +428,46 @@ static int do_dial(struct server *s, const struct jail_request *q, int *fds, str
                      : answer_later(l, network_dial(s->host->network, sandbox_line(sandbox), on_network, l, a->detail));
 }
 
+static void on_snapshot(void *arg, int error, const struct jail_taken *taken);
+
+// Layers: likewise named by this process.  What is kept is what this sandbox may read anyway, in a file nobody else can open; a
+// hostile engine can fill the disk.  That all stands still is bounded by the helper's life.
+static int do_snapshot(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds, (void)a;
+    struct sandbox *sandbox = find(s, q->slot);
+    if (sandbox == NULL)
+        return -ENOENT;
+    int r = sandbox_snapshot(sandbox, q->layers.id[0], on_snapshot, &s->cells[q->slot]);
+    if (r < 0)
+        return r;
+    s->cells[q->slot].snapshot_id = q->id;
+    return ANSWERED_LATER;
+}
+
+static int do_snapshot_cancel(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds, (void)a;
+    struct sandbox *sandbox = find(s, q->slot);
+    return sandbox == NULL ? -ENOENT : sandbox_snapshot_cancel(sandbox);
+}
+
+static int do_layer_delete(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds, (void)a;
+    return layer_delete(s->host->layers, q->layers.id[0]);
+}
+
+static int do_layer_list(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a)
+{
+    (void)fds;
+    int count = layer_list(s->host->layers, q->layers.id[0], a->volumes);
+    if (count < 0)
+        return count;
+    a->slot = (uint32_t)count;
+    return 0;
+}
+
 typedef int operation_fn(struct server *s, const struct jail_request *q, int *fds, struct jail_reply *a);
 
 static operation_fn *const operations[JAIL_OP_END_] = {
@@ -442,6 +490,10 @@ static operation_fn *const operations[JAIL_OP_END_] = {
     [JAIL_OP_CLONE_VM] = do_clone_vm,
     [JAIL_OP_NETWORK] = do_network,
     [JAIL_OP_DIAL] = do_dial,
+    [JAIL_OP_SNAPSHOT] = do_snapshot,
+    [JAIL_OP_SNAPSHOT_CANCEL] = do_snapshot_cancel,
+    [JAIL_OP_LAYER_DELETE] = do_layer_delete,
+    [JAIL_OP_LAYER_LIST] = do_layer_list,
 };
 
 // ---- the channel ----
@@ -515,6 +567,15 @@ static void on_started(void *arg, int error, const char *detail)
     line_close_listeners(line);
 }
 
+static void on_snapshot(void *arg, int error, const struct jail_taken *taken)
+{
+    struct cell *c = arg;
+    struct jail_reply a = {.op = JAIL_OP_SNAPSHOT, .id = c->snapshot_id, .error = error, .taken = *taken};
+    if (error < 0)
+        snprintf(a.detail, sizeof a.detail, "keeping the sandbox's disk: %s", strerror(-error));
+    tell(c->server, &a);
+}
+
 static void on_gone(void *arg, int wait_status, bool out_of_memory)
 {
     struct cell *c = arg;
@@ -527,9 +588,9 @@ static const struct sandbox_handler cell_handler = {.on_started = on_started, .o
 
 // What keeps descriptors of this process is refused while there are still some for what must not fail: the ends of sandboxes.
 static const bool takes_descriptors[JAIL_OP_END_] = {
-    [JAIL_OP_PROBE] = true,  [JAIL_OP_PROBE_VM] = true,      [JAIL_OP_MOUNT] = true,
-    [JAIL_OP_IMAGE] = true,  [JAIL_OP_START] = true,         [JAIL_OP_START_VM] = true,
-    [JAIL_OP_KERNEL] = true, [JAIL_OP_VOLUME_CREATE] = true, [JAIL_OP_DIAL] = true,
+    [JAIL_OP_PROBE] = true, [JAIL_OP_PROBE_VM] = true, [JAIL_OP_MOUNT] = true,  [JAIL_OP_IMAGE] = true,
+    [JAIL_OP_START] = true, [JAIL_OP_START_VM] = true, [JAIL_OP_KERNEL] = true, [JAIL_OP_VOLUME_CREATE] = true,
+    [JAIL_OP_DIAL] = true,  [JAIL_OP_SNAPSHOT] = true,
 };
 
 static bool room_for_descriptors(const struct server *s)

@@ -2,10 +2,10 @@
 
 #include "base/cleanup.h"
 #include "base/id.h"
+#include "jailer/id_files.h"
 #include "sys/loopdev.h"
 #include "sys/mount_fd.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
@@ -19,7 +19,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { NAME_DIGITS = 2 * JAIL_VOLUME_ID, ST_BLOCK = 512 };
+enum { ST_BLOCK = 512 };
 
 // What a sandbox sees of the filesystem: neither lost+found nor anything else of ours.
 static const char guest_dir[] = "workspace";
@@ -47,14 +47,14 @@ enum kind { HOST, MACHINE, KINDS };
 static const char *const suffixes[KINDS] = {[HOST] = "", [MACHINE] = ".vm"};
 
 struct name {
-    char text[NAME_DIGITS + sizeof ".vm"];
+    char text[ID_DIGITS + sizeof ".vm"];
 };
 
 static struct name name_of(const uint8_t id[static JAIL_VOLUME_ID], enum kind kind)
 {
     struct name name;
     hex_encode(id, JAIL_VOLUME_ID, name.text);
-    strcpy(name.text + NAME_DIGITS, suffixes[kind]);
+    strcpy(name.text + ID_DIGITS, suffixes[kind]);
     return name;
 }
 
@@ -206,54 +206,10 @@ int volume_delete(struct volumes *v, const uint8_t id[static JAIL_VOLUME_ID])
 
 // ---- listing ----
 
-static int digit_of(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static bool id_of_name(const char *name, uint8_t id[static JAIL_VOLUME_ID])
-{
-    size_t n = strlen(name);
-    if (n < NAME_DIGITS || (n > NAME_DIGITS && strcmp(name + NAME_DIGITS, suffixes[MACHINE]) != 0))
-        return false;
-    for (size_t i = 0; i < JAIL_VOLUME_ID; i++) {
-        int high = digit_of(name[2 * i]), low = digit_of(name[2 * i + 1]);
-        if (high < 0 || low < 0)
-            return false;
-        id[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
-}
-
-// Puts an id in its place among the least ones; their number.
-static int keep(uint8_t ids[static JAIL_VOLUMES_LISTED][JAIL_VOLUME_ID], int count, const uint8_t id[static JAIL_VOLUME_ID])
-{
-    int at = count;
-    for (; at > 0 && memcmp(ids[at - 1], id, JAIL_VOLUME_ID) > 0; at--)
-        if (at < JAIL_VOLUMES_LISTED)
-            memcpy(ids[at], ids[at - 1], JAIL_VOLUME_ID);
-    if (at < JAIL_VOLUMES_LISTED)
-        memcpy(ids[at], id, JAIL_VOLUME_ID);
-    return count < JAIL_VOLUMES_LISTED ? count + 1 : count;
-}
-
 int volume_list(struct volumes *v, const uint8_t after[static JAIL_VOLUME_ID],
                 uint8_t ret_ids[static JAIL_VOLUMES_LISTED][JAIL_VOLUME_ID])
 {
-    int fd = openat(v->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL) {
-        int r = -errno;
-        close_fd(&fd);
-        return r;
-    }
-    int count = 0;
-    uint8_t id[JAIL_VOLUME_ID];
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
-        if (id_of_name(entry->d_name, id) && memcmp(id, after, sizeof id) > 0)
-            count = keep(ret_ids, count, id);
-    closedir(dir);
-    return count;
+    return id_files_list(v->dir, suffixes[MACHINE], after, ret_ids);
 }
 
 // ---- mounting ----

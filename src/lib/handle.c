@@ -163,12 +163,9 @@ sandbox_error_t sandbox_resume(sandbox_handle_t *handle)
     return conn_call(handle->conn, &request, SANDBOX__SERVER_MESSAGE__RESPONSE_RESUME, NULL);
 }
 
-sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_status)
+// *ret_reply is to be freed; its `inspect` is about this sandbox.
+static sandbox_error_t ask_about(sandbox_handle_t *handle, Sandbox__ServerMessage **ret_reply)
 {
-    if (handle == NULL)
-        return no_handle();
-    if (out_status == NULL)
-        return fail(SANDBOX_ERR_INVALID_SPEC, "out_status is NULL");
     Sandbox__InspectRequest inspect = SANDBOX__INSPECT_REQUEST__INIT;
     inspect.sandbox_id = handle->id;
     DEFINE_REQUEST(request, INSPECT, inspect, &inspect);
@@ -176,17 +173,57 @@ sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_
     sandbox_error_t r = conn_call(handle->conn, &request, SANDBOX__SERVER_MESSAGE__RESPONSE_INSPECT, &reply);
     if (r != SANDBOX_OK)
         return r;
-    const Sandbox__InspectResponse *answer = reply->inspect;
-    if (answer->sandbox_id == handle->id)
-        *out_status = (sandbox_status_t){.sandbox_id = answer->sandbox_id,
-                                         .is_running = answer->is_running,
-                                         .uptime_ms = answer->uptime_ms,
-                                         .memory_rss_mib = answer->memory_rss_mib,
-                                         .page_faults = answer->page_faults};
-    else
-        r = fail(SANDBOX_ERR_INTERNAL, "the engine's answer is about another sandbox");
+    if (reply->inspect->sandbox_id == handle->id) {
+        *ret_reply = reply;
+        return SANDBOX_OK;
+    }
     pb_free(reply);
-    return r;
+    return fail(SANDBOX_ERR_INTERNAL, "the engine's answer is about another sandbox");
+}
+
+sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_status)
+{
+    if (handle == NULL)
+        return no_handle();
+    if (out_status == NULL)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "out_status is NULL");
+    Sandbox__ServerMessage *reply = NULL;
+    sandbox_error_t r = ask_about(handle, &reply);
+    if (r != SANDBOX_OK)
+        return r;
+    const Sandbox__InspectResponse *answer = reply->inspect;
+    *out_status = (sandbox_status_t){.sandbox_id = answer->sandbox_id,
+                                     .is_running = answer->is_running,
+                                     .uptime_ms = answer->uptime_ms,
+                                     .memory_rss_mib = answer->memory_rss_mib,
+                                     .page_faults = answer->page_faults};
+    pb_free(reply);
+    return SANDBOX_OK;
+}
+
+sandbox_error_t sandbox_details(sandbox_handle_t *handle, sandbox_details_t *out_details)
+{
+    if (handle == NULL)
+        return no_handle();
+    if (out_details == NULL)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "out_details is NULL");
+    Sandbox__ServerMessage *reply = NULL;
+    sandbox_error_t r = ask_about(handle, &reply);
+    if (r != SANDBOX_OK)
+        return r;
+    const Sandbox__InspectResponse *answer = reply->inspect;
+    *out_details = (sandbox_details_t){.sandbox_id = answer->sandbox_id,
+                                       .is_running = answer->is_running,
+                                       .memory = answer->memory,
+                                       .uptime_ms = answer->uptime_ms,
+                                       .memory_rss_mib = answer->memory_rss_mib,
+                                       .memory_private_mib = answer->memory_private_mib,
+                                       .memory_shared_mib = answer->memory_shared_mib,
+                                       .page_faults = answer->page_faults};
+    snprintf(out_details->state, sizeof out_details->state, "%s", answer->state);
+    snprintf(out_details->snapshot_id, sizeof out_details->snapshot_id, "%s", answer->snapshot_id);
+    pb_free(reply);
+    return SANDBOX_OK;
 }
 
 uint32_t sandbox_id(const sandbox_handle_t *handle)

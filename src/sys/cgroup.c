@@ -695,6 +695,8 @@ int cgroup_group_stats(const struct cgroup_group *group, struct cgroup_stats *re
         int dir = group->dir_fd[CGROUP_UNIFIED];
         *ret_stats = (struct cgroup_stats){
             .memory_bytes = number_in(dir, "memory.current"),
+            .private_bytes = keyed_in(dir, "memory.stat", "anon"),
+            .shared_bytes = keyed_in(dir, "memory.stat", "file"),
             .page_faults = keyed_in(dir, "memory.stat", "pgfault"),
             .oom_kills = keyed_in(dir, "guest/memory.events", "oom_kill"),
             .agent_oom_kills = keyed_in(dir, "agent/memory.events", "oom_kill"),
@@ -706,6 +708,8 @@ int cgroup_group_stats(const struct cgroup_group *group, struct cgroup_stats *re
     int memory = group->dir_fd[CGROUP_MEMORY];
     *ret_stats = (struct cgroup_stats){
         .memory_bytes = number_in(memory, "memory.usage_in_bytes"),
+        .private_bytes = keyed_in(memory, "memory.stat", "total_rss"),
+        .shared_bytes = keyed_in(memory, "memory.stat", "total_cache"),
         .page_faults = keyed_in(memory, "memory.stat", "total_pgfault"),
         .oom_kills = v1_oom_kills(memory),
         .agent_oom_kills = keyed_in(memory, "agent/memory.oom_control", "oom_kill"),

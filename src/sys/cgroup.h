@@ -50,6 +50,8 @@ struct cgroup_disk_speed {
 
 struct cgroup_stats {
     uint64_t memory_bytes;
+    uint64_t private_bytes;  // of these: anonymous memory
+    uint64_t shared_bytes;   // of these: pages of files and shared memory
     uint64_t page_faults;
     uint64_t oom_kills;        // of guest processes
     uint64_t agent_oom_kills;  // the agent itself: then the sandbox is gone

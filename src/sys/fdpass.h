@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { FDPASS_MAX = 16 };  // descriptors in one packet
+enum { FDPASS_MAX = 24 };  // descriptors in one packet
 
 // Instead of a number of descriptors: some came, and this process had no number free for them.
 #define FDPASS_LOST SIZE_MAX

@@ -24,12 +24,14 @@ static const struct {
     bool may_wait;
     bool has_line;  // may have one
     bool is_network;
+    uint8_t layers;    // how many there are at most
+    bool needs_layer;  // and at least one
 } shape[JAIL_OP_END_] = {
     [JAIL_OP_HELLO] = {.fds = 0},
     [JAIL_OP_PROBE] = {.fds = 0},
     [JAIL_OP_MOUNT] = {.fds = 1},
     [JAIL_OP_UNMOUNT] = {.uses_slot = true},
-    [JAIL_OP_START] = {.fds = 1, .uses_start = true, .takes_volume = true, .has_line = true},
+    [JAIL_OP_START] = {.fds = 1, .uses_start = true, .takes_volume = true, .has_line = true, .layers = JAIL_LAYERS_MAX},
     [JAIL_OP_STOP] = {.uses_slot = true},
     [JAIL_OP_FREEZE] = {.uses_slot = true},
     [JAIL_OP_THAW] = {.uses_slot = true},
@@ -44,6 +46,10 @@ static const struct {
     [JAIL_OP_CLONE_VM] = {.fds = 6, .more_fds = 1, .uses_start = true, .may_wait = true},
     [JAIL_OP_NETWORK] = {.is_network = true},
     [JAIL_OP_DIAL] = {.uses_slot = true},
+    [JAIL_OP_SNAPSHOT] = {.uses_slot = true, .layers = 1, .needs_layer = true},
+    [JAIL_OP_SNAPSHOT_CANCEL] = {.uses_slot = true},
+    [JAIL_OP_LAYER_DELETE] = {.layers = 1, .needs_layer = true},
+    [JAIL_OP_LAYER_LIST] = {.layers = 1},
 };
 
 static bool hostname_ok(const char name[static JAIL_HOSTNAME_MAX + 1])
@@ -117,6 +123,20 @@ static bool network_ok(const struct jail_request *q)
     return in_range(n->port, JAIL_PORT_MIN, JAIL_PORT_MAX) && (!ranged || synthetic_ok(n));
 }
 
+// Each is named, all others are zero.
+static bool layers_ok(const struct jail_request *q)
+{
+    const struct jail_layers *l = &q->layers;
+    if (l->count > shape[q->op].layers || (l->count == 0 && (shape[q->op].needs_layer || l->copy != 0)))
+        return false;
+    if (l->copy > (shape[q->op].uses_start ? 1 : 0))
+        return false;
+    for (uint32_t i = 0; i < JAIL_LAYERS_MAX; i++)
+        if (jail_volume_named(l->id[i]) != (i < l->count))
+            return false;
+    return true;
+}
+
 // What is compared as bytes must not hold padding.
 _Static_assert(sizeof(struct jail_network) == sizeof(uint32_t) + sizeof(uint16_t) + 4 + 1 + 5, "padding");
 _Static_assert(sizeof(struct jail_start) == 2 * sizeof(uint64_t) + 6 * sizeof(uint32_t) + JAIL_HOSTNAME_MAX + 1, "padding");
@@ -136,7 +156,7 @@ int jail_check(const struct jail_request *request, size_t fds)
     static const struct jail_start none;
     if (shape[request->op].uses_start ? !start_ok(&request->start) : memcmp(&request->start, &none, sizeof none) != 0)
         return -EPROTO;
-    return volume_ok(request) && network_ok(request) ? 0 : -EPROTO;
+    return volume_ok(request) && network_ok(request) && layers_ok(request) ? 0 : -EPROTO;
 }
 
 int jail_receive(int channel, struct jail_request *ret_request, int ret_fds[static JAIL_FDS_MAX])

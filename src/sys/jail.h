@@ -19,6 +19,10 @@
 // which addresses it became, and brings the sockets, for the broker.  A line goes with its sandbox, and is not given again
 // before the kernel has taken its devices down, which may be a moment after EXITED.
 //
+// Layers are what snapshots keep of disks: images in a folder only the jailer can enter, likewise named by 16 bytes, written
+// once and never again.  A sandbox can be started over some: it reads through them to its template.  There is none that a
+// machine wrote, because SNAPSHOT refuses machines.
+//
 // Why fixed structs and not protobuf: a root process should parse as little as it can.
 //
 // States of a jailed sandbox: (START) -> running <-> frozen -> (STOP, or its own death) -> gone, said by an EXITED event.
@@ -36,7 +40,7 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 6,
+    JAIL_PROTOCOL_VERSION = 7,
     JAIL_FDS_MAX = 7,           // descriptors with one request
     JAIL_REPLY_FDS_MAX = 4,     // and with one reply
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
@@ -55,6 +59,7 @@ enum {
     JAIL_VOLUME_MIB_MIN = 16,  // less has no room for a journal
     JAIL_VOLUME_MIB_MAX = 1024 * 1024,
     JAIL_VOLUMES_LISTED = 16,  // in one reply
+    JAIL_LAYERS_MAX = 8,       // below one sandbox's disk
     JAIL_PORT_MIN = 1024,      // of the broker
     JAIL_PORT_MAX = 65535,
     JAIL_SYNTHETIC_PREFIX_MIN = 8,
@@ -88,7 +93,12 @@ enum jail_op {
     JAIL_OP_NETWORK,   // what lines are like from here on: see struct jail_network.  -EBUSY while a sandbox has one
     JAIL_OP_DIAL,      // a new TCP socket from which the sandbox, and nothing else, can be connected to; its line is with
                        // JAIL_LINE_PUBLISH.  The reply brings one descriptor, not connected, not blocking
-    JAIL_OP_EXITED,    // event, jailer to engine: a sandbox and all its traces are gone
+    JAIL_OP_SNAPSHOT,  // keep a sandbox's disk as a new layer, whole and on the host's disk when this is answered; what is in
+                       // the sandbox stands still for a part of that
+    JAIL_OP_SNAPSHOT_CANCEL,  // the SNAPSHOT of this sandbox fails with -ECANCELED, unless it is done already
+    JAIL_OP_LAYER_DELETE,     // sandboxes over it keep it
+    JAIL_OP_LAYER_LIST,       // like VOLUME_LIST
+    JAIL_OP_EXITED,           // event, jailer to engine: a sandbox and all its traces are gone
     JAIL_OP_END_,
 };
 
@@ -131,6 +141,13 @@ struct jail_network {
     uint8_t reserved[5];       // 0
 };
 
+// Which of the layers, uppermost first.
+struct jail_layers {
+    uint32_t count;  // START: any; SNAPSHOT, LAYER_DELETE: one, and LAYER_LIST: the one to begin behind
+    uint32_t copy;   // START: 1: the sandbox's disk is a copy of the first, which is as large, and lies over the others
+    uint8_t id[JAIL_LAYERS_MAX][JAIL_VOLUME_ID];  // beyond `count`: 0
+};
+
 struct jail_request {
     uint32_t op;
     uint32_t id;    // chosen by the engine, echoed
@@ -139,6 +156,7 @@ struct jail_request {
     struct jail_start start;
     struct jail_volume volume;
     struct jail_network network;
+    struct jail_layers layers;
 };
 
 // What a sandbox's line became; all zero: it has none.
@@ -148,22 +166,30 @@ struct jail_line {
 };
 
 struct jail_stats {
-    uint64_t memory_bytes;  // resident: anonymous memory, shared memory and page cache of the sandbox
-    uint64_t page_faults;   // since the start
+    uint64_t memory_bytes;   // resident: anonymous memory, shared memory and page cache of the sandbox
+    uint64_t private_bytes;  // of these: anonymous memory
+    uint64_t shared_bytes;   // of these: pages of files, which processes and sandboxes can share, and shared memory
+    uint64_t page_faults;    // since the start
     uint64_t oom_kills;
     uint64_t cpu_us;
     uint64_t pids;
+};
+
+struct jail_taken {
+    uint64_t pause_us;  // for how long the sandbox stood still
+    uint64_t bytes;     // what the layer takes on the host's disk
 };
 
 struct jail_reply {
     uint32_t op;
     uint32_t id;    // of the request; 0 for an event
     int32_t error;  // 0 or a negative errno
-    uint32_t slot;  // MOUNT, IMAGE: template; START, START_VM: sandbox; EXITED: sandbox; VOLUME_LIST: how many there are in
-                    // `volumes`
+    uint32_t slot;  // MOUNT, IMAGE: template; START, START_VM: sandbox; EXITED: sandbox; VOLUME_LIST, LAYER_LIST: how many
+                    // there are in `volumes`
     int32_t exit_status;  // EXITED: wait status of the agent, or of the monitor
     uint32_t oom;         // EXITED: the agent was killed for memory
     struct jail_stats stats;
+    struct jail_taken taken;       // SNAPSHOT
     char detail[JAIL_DETAIL_MAX];  // which step failed, for the log and the operator
     uint8_t volumes[JAIL_VOLUMES_LISTED][JAIL_VOLUME_ID];
     // START, START_VM.  With PROXY come descriptors, in the order of enum broker_fd (wire/broker.h): the proxy's listener, and
@@ -201,8 +227,8 @@ int jail_client_new(struct loop *loop, int channel, jail_done_fn *on_exited, voi
                     struct jail_client **ret_client);
 struct jail_client *jail_client_free(struct jail_client *client);
 
-// Sends a request (op, slot, start, volume and network are filled in by the caller; id is chosen here) with `fd` or -1, which
-// stays the caller's.  `done` is called exactly once, later, unless a negative errno is returned or the client is freed.
+// Sends a request (op, slot, start, volume, network and layers are filled in by the caller; id is chosen here) with `fd` or -1,
+// which stays the caller's.  `done` is called exactly once, later, unless a negative errno is returned or the client is freed.
 int jail_call(struct jail_client *client, struct jail_request *request, int fd, jail_done_fn *done, void *arg);
 // The same with any number of descriptors.
 int jail_call_fds(struct jail_client *client, struct jail_request *request, const int *fds, size_t count, jail_done_fn *done,

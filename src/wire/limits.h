@@ -22,6 +22,7 @@ enum {
     TEMPLATE_NAME_MAX = 64,
     SESSION_KEY_MAX = 127,
     EGRESS_ENTRIES_MAX = 64,
+    FORK_MAX = 512,  // what fits one answer; max_fork may be less
 
     // Engine-agent (proto/agent.proto).
     AGENT_PROTOCOL_VERSION = 1,

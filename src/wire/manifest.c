@@ -1,46 +1,11 @@
 #include "wire/manifest.h"
 
+#include "wire/number.h"
+
 #include <errno.h>
 #include <string.h>
 
 static const uint8_t magic[8] = {'S', 'B', 'X', 'M', 'A', 'N', 'I', '1'};
-
-// What is left to read.  `failed` is sticky and reads then give zeros, so that a parser may look once for each file.
-struct reader {
-    const uint8_t *at;
-    size_t left;
-    bool failed;
-};
-
-static void take(struct reader *r, void *out, size_t n)
-{
-    if (r->failed || n > r->left) {
-        r->failed = true;
-        memset(out, 0, n);
-        return;
-    }
-    memcpy(out, r->at, n);
-    r->at += n;
-    r->left -= n;
-}
-
-static uint64_t take_number(struct reader *r, size_t width)
-{
-    uint8_t bytes[8];
-    take(r, bytes, width);
-    uint64_t value = 0;
-    for (size_t i = 0; i < width; i++)
-        value = value << 8 | bytes[i];
-    return value;
-}
-
-static void put_number(struct buf *out, uint64_t value, size_t width)
-{
-    uint8_t bytes[8];
-    for (size_t i = 0; i < width; i++)
-        bytes[i] = (uint8_t)(value >> (8 * (width - 1 - i)));
-    buf_append(out, bytes, width);
-}
 
 bool manifest_name_valid(const char *name, size_t n)
 {
@@ -54,29 +19,29 @@ bool manifest_name_valid(const char *name, size_t n)
     return true;
 }
 
-static void take_file(struct reader *r, struct manifest_file *file)
+static void take_file(struct number_reader *r, struct manifest_file *file)
 {
-    size_t n = (size_t)take_number(r, 1);
+    size_t n = (size_t)number_take(r, 1);
     if (n > MANIFEST_NAME_MAX) {
         r->failed = true;
         return;
     }
-    take(r, file->name, n);
+    number_take_bytes(r, file->name, n);
     file->name[n] = '\0';
     if (!manifest_name_valid(file->name, n))
         r->failed = true;
-    file->size = take_number(r, 8);
-    take(r, file->digest, DIGEST_LEN);
+    file->size = number_take(r, 8);
+    number_take_bytes(r, file->digest, DIGEST_LEN);
 }
 
 int manifest_parse(const uint8_t *bytes, size_t n, struct manifest *ret_manifest)
 {
-    struct reader r = {.at = bytes, .left = n};
+    struct number_reader r = {.at = bytes, .left = n};
     uint8_t start[sizeof magic];
-    take(&r, start, sizeof start);
-    if (memcmp(start, magic, sizeof magic) != 0 || take_number(&r, 4) != MANIFEST_VERSION)
+    number_take_bytes(&r, start, sizeof start);
+    if (memcmp(start, magic, sizeof magic) != 0 || number_take(&r, 4) != MANIFEST_VERSION)
         return -EBADMSG;
-    struct manifest m = {.files = (uint32_t)take_number(&r, 4)};
+    struct manifest m = {.files = (uint32_t)number_take(&r, 4)};
     if (m.files == 0 || m.files > MANIFEST_FILES_MAX)
         return -EBADMSG;
     for (uint32_t i = 0; i < m.files && !r.failed; i++) {
@@ -108,13 +73,13 @@ int manifest_write(const struct manifest *m, struct buf *out)
     if (!writable(m))
         return -EINVAL;
     buf_append(out, magic, sizeof magic);
-    put_number(out, MANIFEST_VERSION, 4);
-    put_number(out, m->files, 4);
+    number_put(out, MANIFEST_VERSION, 4);
+    number_put(out, m->files, 4);
     for (uint32_t i = 0; i < m->files; i++) {
         size_t n = strlen(m->file[i].name);
-        put_number(out, n, 1);
+        number_put(out, n, 1);
         buf_append(out, m->file[i].name, n);
-        put_number(out, m->file[i].size, 8);
+        number_put(out, m->file[i].size, 8);
         buf_append(out, m->file[i].digest, DIGEST_LEN);
     }
     return buf_error(out);

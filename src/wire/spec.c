@@ -4,6 +4,7 @@
 #include "wire/host_policy.h"
 #include "wire/limits.h"
 #include "wire/path.h"
+#include "wire/snapshot_meta.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -91,14 +92,33 @@ static int check_env(const char *what, size_t n, const ProtobufCBinaryData *vars
     return 0;
 }
 
-static int check_env_total(const Sandbox__CreateRequest *r, struct err *err)
+static int check_env_total(size_t n, const ProtobufCBinaryData *vars, struct err *err)
 {
     size_t total = 0;
-    for (size_t i = 0; i < r->n_env_vars; i++)
-        total += r->env_vars[i].len + 4;
+    for (size_t i = 0; i < n; i++)
+        total += vars[i].len + 4;
     if (total > SPEC_ENV_TOTAL_MAX)
         return INVALID("env_vars take %zu bytes together; at most %d are allowed", total, SPEC_ENV_TOTAL_MAX);
     return 0;
+}
+
+// ---- snapshots ----
+
+int spec_check_snapshot_id(const char *id, struct err *err)
+{
+    if (snapshot_id_valid(id))
+        return 0;
+    return INVALID("\"%.40s\" is not the id of a snapshot: those are \"snp_\" and 13 of 0-9 and a-v", id);
+}
+
+int spec_check_fork(const Sandbox__ForkRequest *r, uint32_t count_max, struct err *err)
+{
+    if (r->count == 0 || r->count > count_max)
+        return INVALID("count is %" PRIu32 "; 1 to %" PRIu32 " are allowed (max_fork)", r->count, count_max);
+    int code = spec_check_snapshot_id(r->snapshot_id, err);
+    if (code == 0)
+        code = check_env("env_vars", r->n_env_vars, r->env_vars, err);
+    return code == 0 ? check_env_total(r->n_env_vars, r->env_vars, err) : code;
 }
 
 // ---- create ----
@@ -140,7 +160,7 @@ int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits 
     if (code == 0)
         code = check_env("env_vars", r->n_env_vars, r->env_vars, err);
     if (code == 0)
-        code = check_env_total(r, err);
+        code = check_env_total(r->n_env_vars, r->env_vars, err);
     if (code == 0 && r->session_key.len > 0)  // empty: none
         code = spec_check_session_key(r->session_key, err);
     if (code == 0)

@@ -35,6 +35,10 @@ int spec_check_create(const Sandbox__CreateRequest *request, const struct spec_l
                       struct err *err);
 // 1 to SESSION_KEY_MAX printable ASCII bytes without '"' and '\\'.
 int spec_check_session_key(ProtobufCBinaryData key, struct err *err);
+// count: 1 to count_max; the id's form; env_vars as of a create.
+int spec_check_fork(const Sandbox__ForkRequest *request, uint32_t count_max, struct err *err);
+// Of a snapshot.
+int spec_check_snapshot_id(const char *id, struct err *err);
 int spec_check_stream(const Sandbox__StreamRequest *request, struct err *err);
 int spec_check_guest(const Sandbox__GuestRequest *request, struct err *err);
 

@@ -33,8 +33,8 @@ OPS = operations()
 HELLO, MOUNT, START, STOP, STATS, IMAGE, KERNEL, START_VM, NETWORK, DIAL, EXITED = (
     OPS[name] for name in "HELLO MOUNT START STOP STATS IMAGE KERNEL START_VM NETWORK DIAL EXITED".split())
 PROXY, TRANSPARENT, PUBLISH = 1, 2, 4
-REQUEST = struct.Struct("=4I IIQQIII64sI 16sQII IH4sB5s")
-REPLY = struct.Struct("=IIiIiI5Q256s256s4s4sI4x")
+REQUEST = struct.Struct("=4I IIQQIII64sI 16sQII IH4sB5s II128s")
+REPLY = struct.Struct("=IIiIiI9Q256s256s4s4sI4x")
 PORT, REDIRECT_PORT, SYNTHETIC = 8080, 8081, "198.18.0.0"
 
 
@@ -52,9 +52,9 @@ class Answer:
     def __init__(self, data, fds):
         values = REPLY.unpack(data)
         self.op, self.id, self.error, self.slot, self.status = values[:5]
-        self.detail = values[11].split(b"\0")[0].decode()
-        self.host, self.guest = socket.inet_ntoa(values[13]), socket.inet_ntoa(values[14])
-        self.prefix = values[15]
+        self.detail = values[15].split(b"\0")[0].decode()
+        self.host, self.guest = socket.inet_ntoa(values[17]), socket.inet_ntoa(values[18])
+        self.prefix = values[19]
         self.fds = fds
 
     def __repr__(self):
@@ -147,7 +147,7 @@ class Jail:
         _, fds, _, _ = socket.recv_fds(self.keeper, 1, 1)
         self.channel = socket.socket(fileno=fds[0])
         self.channel.settimeout(30 * SLOW)
-        need(self.call(HELLO).slot == 6, "another protocol")
+        need(self.call(HELLO).slot == 7, "another protocol")
         return self
 
     # -- the engine's part --
@@ -158,7 +158,7 @@ class Jail:
         start = [self.template, 1, 128, 32, 64, 0, 0, b"sbx-t", 0] if starts else [0, 0, 0, 0, 0, 0, 0, b"", 0]
         port, synthetic, prefix = how or (0, "0.0.0.0", 0)
         request = REQUEST.pack(op, self.last_id, slot, 0, *start, b"", 0, 0, 0, line, port, socket.inet_aton(synthetic), prefix,
-                               b"")
+                               b"", 0, 0, b"")
         socket.send_fds(self.channel, [request], fds)
         return self.last_id
 

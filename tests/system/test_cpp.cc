@@ -261,6 +261,35 @@ TEST(ownership)
     CHECK_EQ(mine->exec("echo fine").out, "fine\n");
 }
 
+TEST(snapshots_and_forks)
+{
+    sandbox::Engine engine(socket_path());
+    const auto parent = engine.create(plain());
+    if (parent->isolation() != SANDBOX_ISOLATION_CONTAINER)
+        return;
+    parent->exec("echo kept > /kept");
+    const sandbox_snapshot_t kept = parent->snapshot();
+    CHECK(!kept.memory);
+    CHECK_EQ(std::string(engine.inspect_snapshot(kept.id).id), kept.id);
+    auto forks = engine.fork(kept.id, 3, {"WHO=fork"});
+    CHECK(forks.size() == 3);
+    for (const auto &fork : forks) {
+        CHECK_EQ(fork->exec("cat /kept; echo $WHO").out, "kept\nfork\n");
+        CHECK_EQ(std::string(fork->details().snapshot_id), kept.id);
+        CHECK_EQ(fork->start_kind(), "fork");
+    }
+    bool listed = false;
+    for (const sandbox_snapshot_t &one : engine.snapshots())
+        listed = listed || std::string(one.id) == kept.id;
+    CHECK(listed);
+    CHECK_THROWS(parent->suspend(), SANDBOX_ERR_INVALID_SPEC);
+    CHECK_THROWS(engine.fork(kept.id, 0), SANDBOX_ERR_INVALID_SPEC);
+    engine.delete_snapshot(kept.id);
+    CHECK_THROWS(engine.fork(kept.id), SANDBOX_ERR_NOT_FOUND);
+    CHECK_THROWS(engine.inspect_snapshot(kept.id), SANDBOX_ERR_NOT_FOUND);
+    CHECK_EQ(forks[0]->exec("cat /kept").out, "kept\n");
+}
+
 TEST(threads_on_one_engine)
 {
     sandbox::Engine engine(socket_path());

@@ -89,7 +89,7 @@ def assert_recovers(known, what):
         need(lines[0]["cgroups"] == len(left), f"{what}: {len(left)} control groups were left, and the log says {lines[0]}")
         need(lines[0]["instance"] == victim.instance, f"{what}: the log says {lines[0]}")
     need(not victim.cgroups(), f"{what}: control groups are left after the start: {victim.cgroups()}")
-    need(set(os.listdir(victim.state)) <= {"mounts", "volumes"}, f"{what}: in the state folder: {os.listdir(victim.state)}")
+    need(set(os.listdir(victim.state)) <= {"mounts", "snapshots", "volumes"}, f"{what}: in the state folder: {os.listdir(victim.state)}")
     need(sorted(os.listdir(victim.run)) == ["engine.sock", "metrics.sock"], f"in the run folder: {os.listdir(victim.run)}")
     victim.assert_works()
     return took

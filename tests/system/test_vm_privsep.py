@@ -127,7 +127,7 @@ def status(path):
 # What a descriptor may lead to, and whether it may be written to.  Names are relative to nothing: the monitor opened none.
 EXPECTED = ((r"anon_inode:\[?(eventpoll|eventfd|kvm-vm|kvm-vcpu:\d+|timerfd)\]?", True), (r"socket:\[\d+\]", True), (r"(/dev)?/kvm", True),
             (r"(/dev)?/null", True), (r"pipe:\[\d+\]", True), (r".*/rootfs\.ext4", False),
-            (r".*/snapshots/\.?[0-9a-f]{64}/disk\.delta", False), (r"/(.*/)?#\d+ \(deleted\)", True), (r"/proc/\d+/pagemap|/\d+/pagemap", False))
+            (r".*/booted/\.?[0-9a-f]{64}/disk\.delta", False), (r"/(.*/)?#\d+ \(deleted\)", True), (r"/proc/\d+/pagemap|/\d+/pagemap", False))
 
 
 def descriptor(pid, fd):

@@ -41,6 +41,39 @@ FIELD(sandbox_status_t, uptime_ms, 8, 8);
 FIELD(sandbox_status_t, memory_rss_mib, 16, 8);
 FIELD(sandbox_status_t, page_faults, 24, 4);
 
+SIZE(sandbox_details_t, 160);
+FIELD(sandbox_details_t, sandbox_id, 0, 4);
+FIELD(sandbox_details_t, is_running, 4, 1);
+FIELD(sandbox_details_t, memory, 5, 1);
+FIELD(sandbox_details_t, uptime_ms, 8, 8);
+FIELD(sandbox_details_t, memory_rss_mib, 16, 8);
+FIELD(sandbox_details_t, memory_private_mib, 24, 8);
+FIELD(sandbox_details_t, memory_shared_mib, 32, 8);
+FIELD(sandbox_details_t, page_faults, 40, 8);
+FIELD(sandbox_details_t, state, 48, 16);
+FIELD(sandbox_details_t, snapshot_id, 64, 32);
+FIELD(sandbox_details_t, reserved, 96, 64);
+
+SIZE(sandbox_snapshot_t, 232);
+FIELD(sandbox_snapshot_t, id, 0, 32);
+FIELD(sandbox_snapshot_t, template_name, 32, 72);
+FIELD(sandbox_snapshot_t, source_sandbox_id, 104, 4);
+FIELD(sandbox_snapshot_t, vcpu_count, 108, 4);
+FIELD(sandbox_snapshot_t, isolation, 112, 4);
+FIELD(sandbox_snapshot_t, depth, 116, 4);
+FIELD(sandbox_snapshot_t, memory_mib, 120, 8);
+FIELD(sandbox_snapshot_t, disk_mib, 128, 8);
+FIELD(sandbox_snapshot_t, created_at, 136, 8);
+FIELD(sandbox_snapshot_t, bytes, 144, 8);
+FIELD(sandbox_snapshot_t, pause_us, 152, 8);
+FIELD(sandbox_snapshot_t, memory, 160, 1);
+FIELD(sandbox_snapshot_t, volume_left_out, 161, 1);
+FIELD(sandbox_snapshot_t, reserved, 168, 64);
+
+SIZE(sandbox_fork_spec_t, 64);
+FIELD(sandbox_fork_spec_t, env_vars, 0, 8);
+FIELD(sandbox_fork_spec_t, reserved, 8, 56);
+
 SIZE(sandbox_exec_spec_t, 128);
 FIELD(sandbox_exec_spec_t, command, 0, 8);
 FIELD(sandbox_exec_spec_t, argv, 8, 8);
@@ -129,6 +162,7 @@ VALUE(SANDBOX_EXEC_STDOUT_HEAD, (32u * 1024));
 VALUE(SANDBOX_EXEC_STDERR_HEAD, (16u * 1024));
 VALUE(SANDBOX_MAX_GUEST_OPS, 16);
 VALUE(SANDBOX_MAX_OWNED, 128);
+VALUE(SANDBOX_MAX_FORK, 64);
 VALUE(SANDBOX_WRITE_APPEND, 1u);
 VALUE(SANDBOX_WRITE_EXCL, 2u);
 VALUE(SANDBOX_WRITE_PARENTS, 4u);

@@ -76,6 +76,7 @@ void stage_end_slot(struct stage *s, unsigned slot, int exit_status, bool oom)
     if (!s->slot[slot].live || s->slot[slot].dying)
         return;
     s->slot[slot].dying = true;
+    layers_end_slot(s, slot);
     s->slot[slot].exit_status = exit_status;
     s->slot[slot].oom = oom;
 }
@@ -202,6 +203,13 @@ static void start(struct stage *s, const struct jail_request *q, int fd)
 {
     if (jail_volume_named(q->volume.id) && (find_volume(s, q->volume.id) == NULL || volume_mounted(s, q->volume.id)))
         atomic_store(&s->play->broken, true);
+    if (!layers_fit(s, &q->layers))
+        atomic_store(&s->play->broken, true);
+    if (atomic_load(&s->play->fail_start) > 0 && atomic_fetch_sub(&s->play->fail_start, 1) == 1) {
+        stage_answer_plain(s, q, -EIO, 0);
+        close(fd);
+        return;
+    }
     int slot = stage_occupy(s, q);
     if (slot < 0) {
         close(fd);
@@ -232,6 +240,8 @@ static void release_held(struct stage *s)
             struct jail_reply reply = {.op = q->op, .id = q->id};
             reply.error = s->slot[q->slot % SLOTS].live ? 0 : -ENOENT;
             reply.stats.memory_bytes = 5 * 1024 * 1024 + 1;
+            reply.stats.private_bytes = 3 * 1024 * 1024;
+            reply.stats.shared_bytes = 1024 * 1024 + 1;
             reply.stats.page_faults = atomic_load(&s->play->page_faults);
             answer(s, &reply);
         }
@@ -334,6 +344,12 @@ static void on_request(struct stage *s)
         break;
     case JAIL_OP_VOLUME_LIST:
         list_volumes(s, &q);
+        break;
+    case JAIL_OP_SNAPSHOT:
+    case JAIL_OP_SNAPSHOT_CANCEL:
+    case JAIL_OP_LAYER_DELETE:
+    case JAIL_OP_LAYER_LIST:
+        layers_take(s, &q);
         break;
     case JAIL_OP_STATS:
         s->held_stats[s->held_stat_count++] = q;
@@ -607,6 +623,7 @@ void *play_jailer(void *arg)
     s->play = &s->rig->play;
     for (unsigned i = atomic_load(&s->play->volumes); i > 0; i--)
         add_volume(s, &(struct jail_volume){.id = {(uint8_t)i}});
+    layers_begin(s);
     for (unsigned i = 0; i < SLOTS; i++)
         s->slot[i].control = -1;
     for (unsigned i = 0; i < LINES; i++)
@@ -614,6 +631,7 @@ void *play_jailer(void *arg)
     while (!s->over && !atomic_load(&s->rig->stop)) {
         look(s);
         machines_turn(s);
+        layers_turn(s);
         take_kill(s);
         take_stream_end(s);
         release_held(s);

@@ -65,19 +65,25 @@ struct play {
     atomic_bool kill_oom;   // and this is why
     atomic_int speak_slot;  // a slot + 1: its agent says that it is configured, unasked
     atomic_uint_least64_t page_faults;
-    atomic_int volume_error, delete_error;  // of VOLUME_CREATE, VOLUME_DELETE
-    atomic_bool hold_volumes;               // keeps VOLUME_CREATE until it is false again
-    atomic_uint volumes;                    // files there are; with a number before the start, foreign ones
-    atomic_uint_least64_t end_stream;       // the agent in slot 0 reports the end of this line
-    atomic_int network_error;               // of NETWORK
-    atomic_bool wrong_line;                 // a sandbox's line has two ends in different networks
+    atomic_int volume_error, delete_error;          // of VOLUME_CREATE, VOLUME_DELETE
+    atomic_bool hold_volumes;                       // keeps VOLUME_CREATE until it is false again
+    atomic_uint volumes;                            // files there are; with a number before the start, foreign ones
+    atomic_uint_least64_t end_stream;               // the agent in slot 0 reports the end of this line
+    atomic_int network_error;                       // of NETWORK
+    atomic_bool wrong_line;                         // a sandbox's line has two ends in different networks
+    atomic_int snapshot_error, layer_delete_error;  // of SNAPSHOT, LAYER_DELETE
+    atomic_bool hold_snapshots;                     // keeps SNAPSHOT until it is false again
+    atomic_uint layers;                             // files there are; with a number before the start, foreign ones
+    atomic_int fail_start;                          // a number + 1: the START after as many more fails
     // What it saw:
     atomic_uint port, synthetic_bits;  // of NETWORK
     atomic_uint line, line_starts;     // of the last START, and how many there were with one
     char env[8192], resolver[32];      // of the last Configure, which `configures` counts: its variables, one a line
+    atomic_uint snapshots, layer_deletes, held_snapshots;
+    atomic_uint start_layers, start_copies;  // of the last START
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
-    atomic_uint machines, template_starts, prepares, snapshots, trials, recordings, clones, claims, identities;
+    atomic_uint machines, template_starts, prepares, template_snapshots, trials, recordings, clones, claims, identities;
     atomic_uint_least64_t last_entropy, last_boot_id;  // sums of the last identity's
     atomic_uint vm_pauses, vm_resumes, second_calls_closed;
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;

@@ -5,7 +5,7 @@
 #include "engine_rig.h"
 #include "sys/jail.h"
 
-enum { SLOTS = 256, LINES = 512, HELD = 512, VOLUMES = 64 };
+enum { SLOTS = 256, LINES = 512, HELD = 512, VOLUMES = 64, LAYERS = 256 };
 
 struct line {
     int fd;  // -1: free
@@ -48,6 +48,10 @@ struct stage {
     unsigned held_volumes;
     struct jail_volume volume[VOLUMES];  // in order
     unsigned volumes;
+    struct jail_request held_snapshot[HELD];
+    unsigned held_snapshots;
+    uint8_t layer[LAYERS][JAIL_VOLUME_ID];  // in order
+    unsigned layers;
 };
 
 // ---- engine_play.c ----
@@ -62,6 +66,19 @@ void stage_end_slot(struct stage *s, unsigned slot, int exit_status, bool oom);
 void stage_take_line(struct stage *s, unsigned slot, int fd);
 // What came down a control line.
 void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, size_t n, int fd);
+
+// ---- engine_layers.c ----
+
+// As many as play->layers says, before anything is asked.
+void layers_begin(struct stage *s);
+// A START over layers: whether they are there.  Keeps in `play` how it was.
+bool layers_fit(struct stage *s, const struct jail_layers *layers);
+// A request of those that begin with SNAPSHOT or LAYER.
+void layers_take(struct stage *s, const struct jail_request *q);
+// One turn: answers what need not be held.
+void layers_turn(struct stage *s);
+// The sandbox in this slot is dying: its snapshot ends.
+void layers_end_slot(struct stage *s, unsigned slot);
 
 // ---- engine_machines.c ----
 

@@ -54,7 +54,7 @@ static bool write_words(int fd, const char *part, unsigned shape)
 
 static int save(struct stage *s, unsigned slot, const int *fds, size_t count)
 {
-    atomic_fetch_add(&s->play->snapshots, 1);
+    atomic_fetch_add(&s->play->template_snapshots, 1);
     if (fault(s) == TEMPLATE_UNSAVED)
         return -ENOSPC;
     if (fault(s) == TEMPLATE_CLOSES) {

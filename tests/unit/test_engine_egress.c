@@ -145,6 +145,59 @@ static void the_four_rows(void **state)
     end();
 }
 
+// Neither what the sandbox that was kept may reach, nor what a create that says nothing may: a fork chose no policy.
+static void a_fork_reaches_nothing(void **state)
+{
+    static const char *const services[] = {"allowed_services=", "allowed_services=index.example.org"};
+    for (size_t i = 0; i < 2; i++) {
+        begin(ARGS("--set", services[i], "--set", "egress_ceiling=*", "--set", "pool_auto=0"));
+        ProtobufCBinaryData entry = bytes("api.example.org"), variable = bytes("A=1");
+        Sandbox__CreateRequest spec = asking(&entry, 1);
+        spec.env_vars = &variable;
+        spec.n_env_vars = 1;
+        spec.egress_transparent = true;
+        Sandbox__ServerMessage *parent = created(&spec);
+        assert_non_null(parent->create->network);
+        assert_true(rig->play.env_vars > 1 && rig->play.resolver[0] != '\0');
+        assert_true(broker->adds == 1 && rig->play.line_starts == 1);
+
+        Sandbox__SnapshotCreateRequest take = SANDBOX__SNAPSHOT_CREATE_REQUEST__INIT;
+        take.sandbox_id = parent->create->sandbox_id;
+        Sandbox__ClientMessage m = SANDBOX__CLIENT_MESSAGE__INIT;
+        m.request_id = 2;
+        m.request_case = SANDBOX__CLIENT_MESSAGE__REQUEST_SNAPSHOT_CREATE;
+        m.snapshot_create = &take;
+        rig_send(fd, &m);
+        Sandbox__ServerMessage *taken = rig_receive(fd);
+        assert_int_equal(taken->response_case, SANDBOX__SERVER_MESSAGE__RESPONSE_SNAPSHOT_CREATE);
+
+        Sandbox__ForkRequest fork = SANDBOX__FORK_REQUEST__INIT;
+        fork.snapshot_id = taken->snapshot_create->snapshot->id;
+        fork.count = 1;
+        m.request_case = SANDBOX__CLIENT_MESSAGE__REQUEST_FORK;
+        m.fork = &fork;
+        rig_send(fd, &m);
+        Sandbox__ServerMessage *forked = rig_receive(fd);
+        assert_int_equal(forked->response_case, SANDBOX__SERVER_MESSAGE__RESPONSE_FORK);
+        const Sandbox__CreateResponse *child = forked->fork->sandboxes[0];
+        assert_null(child->network);
+        assert_int_equal(strlen(child->session_token), 64);
+        assert_string_not_equal(child->session_token, parent->create->session_token);
+        assert_true(rig->play.line == 0 && rig->play.line_starts == 1 && broker->adds == 1);
+        assert_true(rig->play.env_vars == 1 && env_has("A=1"));
+        assert_string_equal(rig->play.resolver, "");
+        rig_send_simple(fd, RIG_INSPECT, 3, child->sandbox_id);
+        pb_free(forked);
+        pb_free(taken);
+        pb_free(parent);
+        Sandbox__ServerMessage *inspected = rig_receive(fd);
+        assert_int_equal(inspected->response_case, SANDBOX__SERVER_MESSAGE__RESPONSE_INSPECT);
+        assert_null(inspected->inspect->network);
+        pb_free(inspected);
+        end();
+    }
+}
+
 static void the_ceiling(void **state)
 {
     static const struct {
@@ -589,6 +642,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_policy_there_is_nothing),
         cmocka_unit_test(the_four_rows),
+        cmocka_unit_test(a_fork_reaches_nothing),
         cmocka_unit_test(the_ceiling),
         cmocka_unit_test(a_bare_star_is_the_operators),
         cmocka_unit_test(entries_have_one_form),

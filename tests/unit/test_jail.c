@@ -91,6 +91,43 @@ static void host_names_come_from_an_alphabet(void **state)
     assert_int_equal(jail_check(&q, true), -EPROTO);
 }
 
+static void layers_are_named_up_to_the_most(void **state)
+{
+    for (uint32_t count = 0; count <= JAIL_LAYERS_MAX + 1; count++)
+        for (uint32_t named = 0; named <= JAIL_LAYERS_MAX; named++)
+            for (uint32_t copy = 0; copy <= 2; copy++) {
+                struct jail_request q = good_start();
+                q.layers.count = count;
+                q.layers.copy = copy;
+                for (uint32_t i = 0; i < named; i++)
+                    q.layers.id[i][JAIL_VOLUME_ID - 1] = 1;
+                bool good = count <= JAIL_LAYERS_MAX && named == count && copy <= (count > 0 ? 1 : 0);
+                assert_int_equal(jail_check(&q, true), good ? 0 : -EPROTO);
+            }
+    static const struct {
+        enum jail_op op;
+        bool uses_slot, none, one;
+    } ops[] = {{JAIL_OP_SNAPSHOT, true, false, true},      {JAIL_OP_SNAPSHOT_CANCEL, true, true, false},
+               {JAIL_OP_LAYER_DELETE, false, false, true}, {JAIL_OP_LAYER_LIST, false, true, true},
+               {JAIL_OP_STOP, true, true, false},          {JAIL_OP_START_VM, false, false, false}};
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        struct jail_request q = {.op = ops[i].op, .id = 1};
+        assert_int_equal(jail_check(&q, 0), ops[i].none ? 0 : -EPROTO);
+        q.layers.count = 1;
+        q.layers.id[0][0] = 1;
+        assert_int_equal(jail_check(&q, 0), ops[i].one ? 0 : -EPROTO);
+        q.slot = 1;
+        assert_int_equal(jail_check(&q, 0), ops[i].one && ops[i].uses_slot ? 0 : -EPROTO);
+        q.slot = 0;
+        q.layers.copy = 1;
+        assert_int_equal(jail_check(&q, 0), -EPROTO);
+        q.layers.copy = 0;
+        q.layers.count = 2;
+        q.layers.id[1][0] = 1;
+        assert_int_equal(jail_check(&q, 0), -EPROTO);
+    }
+}
+
 static void other_operations_carry_nothing_else(void **state)
 {
     static const struct {
@@ -348,15 +385,11 @@ static void a_receiver_without_room_can_still_answer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(networks_are_checked_field_by_field),
-        cmocka_unit_test(descriptors_of_an_answer_are_taken_or_closed),
-        cmocka_unit_test(machines_come_with_their_descriptors),
-        cmocka_unit_test(start_fields_have_two_sides),
-        cmocka_unit_test(host_names_come_from_an_alphabet),
-        cmocka_unit_test(other_operations_carry_nothing_else),
-        cmocka_unit_test(volumes_have_an_id_and_when_made_a_size),
-        cmocka_unit_test(only_whole_packets_are_received),
-        cmocka_unit_test(a_receiver_without_room_can_still_answer),
+        cmocka_unit_test(networks_are_checked_field_by_field),  cmocka_unit_test(descriptors_of_an_answer_are_taken_or_closed),
+        cmocka_unit_test(machines_come_with_their_descriptors), cmocka_unit_test(start_fields_have_two_sides),
+        cmocka_unit_test(host_names_come_from_an_alphabet),     cmocka_unit_test(layers_are_named_up_to_the_most),
+        cmocka_unit_test(other_operations_carry_nothing_else),  cmocka_unit_test(volumes_have_an_id_and_when_made_a_size),
+        cmocka_unit_test(only_whole_packets_are_received),      cmocka_unit_test(a_receiver_without_room_can_still_answer),
     };
     return cmocka_run_group_tests_name("jail", tests, NULL, NULL);
 }

@@ -137,6 +137,53 @@ static void environment(void **state)
     expect(&r, SANDBOX_ERR_INVALID_SPEC, "together");
 }
 
+static void expect_fork(const Sandbox__ForkRequest *r, int code, const char *text)
+{
+    struct err err = {.code = 0};
+    int got = spec_check_fork(r, 8, &err);
+    if (got != code || strstr(err.text, text) == NULL)
+        fail_msg("expected %d with \"%s\", got %d: %s", code, text, got, err.text);
+}
+
+static void forks(void **state)
+{
+    Sandbox__ForkRequest r = SANDBOX__FORK_REQUEST__INIT;
+    static const char good_id[] = "snp_0123456789abc";
+    r.snapshot_id = (char *)good_id;
+    static const struct {
+        uint32_t count;
+        int code;
+    } counts[] = {
+        {0, SANDBOX_ERR_INVALID_SPEC}, {1, 0}, {8, 0}, {9, SANDBOX_ERR_INVALID_SPEC}, {UINT32_MAX, SANDBOX_ERR_INVALID_SPEC}};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        r.count = counts[i].count;
+        expect_fork(&r, counts[i].code, counts[i].code != 0 ? "max_fork" : "");
+    }
+    r.count = 1;
+    r.snapshot_id = (char *)"snp_0123456789abz";
+    expect_fork(&r, SANDBOX_ERR_INVALID_SPEC, "snp_0123456789abz");
+    r.snapshot_id = (char *)good_id;
+    ProtobufCBinaryData vars[ENV_VARS_MAX + 1];
+    for (size_t i = 0; i <= ENV_VARS_MAX; i++)
+        vars[i] = bytes("A=1");
+    r.env_vars = vars;
+    r.n_env_vars = ENV_VARS_MAX;
+    expect_fork(&r, 0, "");
+    r.n_env_vars++;
+    expect_fork(&r, SANDBOX_ERR_INVALID_SPEC, "257");
+    r.n_env_vars = 1;
+    vars[0] = bytes("A");
+    expect_fork(&r, SANDBOX_ERR_INVALID_SPEC, "KEY=VALUE");
+    memset(filler, 'x', sizeof filler);
+    memcpy(filler, "A=", 2);
+    r.n_env_vars = 2;
+    vars[0] = (ProtobufCBinaryData){ENV_VAR_MAX, filler};
+    vars[1] = (ProtobufCBinaryData){SPEC_ENV_TOTAL_MAX - ENV_VAR_MAX - 8, filler};
+    expect_fork(&r, 0, "");
+    vars[1].len++;
+    expect_fork(&r, SANDBOX_ERR_INVALID_SPEC, "together");
+}
+
 static void session_keys(void **state)
 {
     Sandbox__CreateRequest r = good();
@@ -351,9 +398,9 @@ static void files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes),       cmocka_unit_test(names),        cmocka_unit_test(isolation),
-        cmocka_unit_test(environment), cmocka_unit_test(session_keys), cmocka_unit_test(egress),
-        cmocka_unit_test(paths),       cmocka_unit_test(execs),        cmocka_unit_test(files),
+        cmocka_unit_test(sizes), cmocka_unit_test(names),        cmocka_unit_test(isolation), cmocka_unit_test(environment),
+        cmocka_unit_test(forks), cmocka_unit_test(session_keys), cmocka_unit_test(egress),    cmocka_unit_test(paths),
+        cmocka_unit_test(execs), cmocka_unit_test(files),
     };
     return cmocka_run_group_tests_name("spec", tests, NULL, NULL);
 }

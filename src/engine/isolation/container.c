@@ -107,7 +107,11 @@ static void on_reply(void *arg, const struct jail_reply *reply, int *fds)
         .control = -1,
         .dial = -1,
         .network = NETWORK_INIT,
+        .pause_us = reply->taken.pause_us,
+        .bytes = reply->taken.bytes,
         .stats = {.memory_bytes = reply->stats.memory_bytes,
+                  .private_bytes = reply->stats.private_bytes,
+                  .shared_bytes = reply->stats.shared_bytes,
                   .page_faults = reply->stats.page_faults,
                   .oom_kills = reply->stats.oom_kills},
         .volume_count = reply->slot <= JAIL_VOLUMES_LISTED ? reply->slot : 0,
@@ -230,6 +234,12 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     request.network.line = container_line(what->network);
     if (what->volume != NULL)
         memcpy(request.volume.id, what->volume, sizeof request.volume.id);
+    if (what->layer_count > JAIL_LAYERS_MAX)
+        return -EINVAL;
+    request.layers.count = what->layer_count;
+    request.layers.copy = what->copy_layer;
+    for (uint32_t i = 0; i < what->layer_count; i++)
+        memcpy(request.layers.id[i], what->layers[i], sizeof request.layers.id[i]);
     int pair[2];
     if (c->jail == NULL)
         return -EPIPE;
@@ -263,6 +273,13 @@ static int resume_sandbox(void *self, uint32_t handle, driver_done_fn *done, voi
     return ask_about(self, JAIL_OP_THAW, handle, done, arg);
 }
 
+static int snapshot(void *self, uint32_t handle, const struct driver_snapshot *what, driver_done_fn *done, void *arg)
+{
+    struct jail_request request = {.op = JAIL_OP_SNAPSHOT, .slot = handle, .layers.count = 1};
+    memcpy(request.layers.id[0], what->layer, sizeof request.layers.id[0]);
+    return ask(self, &request, -1, done, arg);
+}
+
 static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
 {
     return ask_about(self, JAIL_OP_STATS, handle, done, arg);
@@ -272,6 +289,7 @@ const struct driver container_driver = {
     .level = SANDBOX_ISOLATION_CONTAINER,
     .volumes = true,
     .network = true,
+    .no_suspend = "the processes of this tier live in the host's kernel and cannot be put on disk; the vm tier's can",
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
@@ -279,6 +297,7 @@ const struct driver container_driver = {
     .stop = stop,
     .pause = pause_sandbox,
     .resume = resume_sandbox,
+    .snapshot = snapshot,
     .stats = stats,
 };
 
@@ -382,4 +401,22 @@ int container_volume_delete(struct container *c, const uint8_t id[static JAIL_VO
 int container_volume_list(struct container *c, const uint8_t after[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg)
 {
     return ask_volume(c, (struct jail_request){.op = JAIL_OP_VOLUME_LIST}, after, done, arg);
+}
+
+static int ask_layer(struct container *c, enum jail_op op, const uint8_t id[static JAIL_VOLUME_ID], driver_done_fn *done,
+                     void *arg)
+{
+    struct jail_request request = {.op = op, .layers.count = jail_volume_named(id) ? 1 : 0};
+    memcpy(request.layers.id[0], id, sizeof request.layers.id[0]);
+    return ask(c, &request, -1, done, arg);
+}
+
+int container_layer_delete(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg)
+{
+    return ask_layer(c, JAIL_OP_LAYER_DELETE, id, done, arg);
+}
+
+int container_layer_list(struct container *c, const uint8_t after[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg)
+{
+    return ask_layer(c, JAIL_OP_LAYER_LIST, after, done, arg);
 }

@@ -53,4 +53,8 @@ int container_volume_create(struct container *c, const uint8_t id[static JAIL_VO
 int container_volume_delete(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg);
 int container_volume_list(struct container *c, const uint8_t after[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg);
 
+// Layers (sys/jail.h); a list comes as that of volumes.
+int container_layer_delete(struct container *c, const uint8_t id[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg);
+int container_layer_list(struct container *c, const uint8_t after[static JAIL_VOLUME_ID], driver_done_fn *done, void *arg);
+
 #endif

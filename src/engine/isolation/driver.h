@@ -14,8 +14,10 @@
 #include <stdint.h>
 
 struct driver_stats {
-    uint64_t memory_bytes;  // resident
-    uint64_t page_faults;   // since the start
+    uint64_t memory_bytes;   // resident
+    uint64_t private_bytes;  // of these: the sandbox's alone
+    uint64_t shared_bytes;   // of these: what others may share
+    uint64_t page_faults;    // since the start
     uint64_t oom_kills;
 };
 
@@ -30,7 +32,9 @@ struct driver_answer {
     bool waits;              // start: it is built, and will be silent until it is claimed
     struct network network;  // start: what was asked for; its descriptors are the callback's now
     struct driver_stats stats;
-    uint32_t volume_count;  // a list of volumes: their ids
+    uint64_t pause_us;      // snapshot: for how long the sandbox stood still
+    uint64_t bytes;         // snapshot: what it takes on the host's disk
+    uint32_t volume_count;  // a list of volumes or layers: their ids
     const uint8_t (*volumes)[16];
 };
 typedef void driver_done_fn(void *arg, const struct driver_answer *answer);
@@ -46,7 +50,14 @@ struct driver_start {
     const uint8_t *volume;           // 16 bytes: what /workspace is; NULL: part of the disk
     bool waits;                      // it may wait for `claim` before it runs
     enum network_kind network;
-    void *owner;  // comes back with `exited`
+    const uint8_t (*layers)[16];  // a fork: what its snapshot's disk is made of, uppermost first
+    uint32_t layer_count;
+    bool copy_layer;  // its disk is a copy of the first of them, over the others, and not an empty one over all
+    void *owner;      // comes back with `exited`
+};
+
+struct driver_snapshot {
+    const uint8_t *layer;  // 16 bytes: the name of what becomes of the disk
 };
 
 struct driver_exit {
@@ -58,9 +69,12 @@ struct driver_exit {
 typedef void driver_exited_fn(void *owner, const struct driver_exit *how);
 
 struct driver {
-    uint32_t level;  // sandbox_isolation_t
-    bool volumes;    // a sandbox can have a session's volume
-    bool network;    // a sandbox can have a network
+    uint32_t level;           // sandbox_isolation_t
+    bool volumes;             // a sandbox can have a session's volume
+    bool network;             // a sandbox can have a network
+    bool memory;              // its snapshots hold the memory: processes go on in forks
+    const char *no_snapshot;  // why there are none: a sentence's end, or NULL
+    const char *no_suspend;   // likewise
     // Does this tier work here?  answer->detail says why not.
     int (*probe)(void *self, driver_done_fn *done, void *arg);
     // Makes a template usable.  `rootfs` stays the caller's; `digest` is its.
@@ -75,6 +89,9 @@ struct driver {
     int (*stop)(void *self, uint32_t handle);
     int (*pause)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
     int (*resume)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
+    // Keeps what the sandbox, running or paused, is now; it goes on in any case.  Nothing is kept when it fails; -ECANCELED:
+    // the sandbox ended meanwhile.  Only where no_snapshot is NULL.
+    int (*snapshot)(void *self, uint32_t handle, const struct driver_snapshot *what, driver_done_fn *done, void *arg);
     int (*stats)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
 };
 

@@ -13,7 +13,7 @@
 
 enum { COPY_BYTES = 256 * 1024, NAME_ROOM = SNAPSHOT_KEY_DIGITS + 2, FILES = 5 };
 
-static const char folder[] = "snapshots";
+static const char folder[] = "booted";
 
 // In the manifest's order.
 static const struct {

@@ -1,5 +1,6 @@
-// Snapshots of booted templates, on the host's disk: STATE/snapshots/KEY/{vmstate.bin, memory.snap, disk.delta,
-// working-set.bin, key.bin, manifest.bin}, in the format of the template store.
+// Snapshots of booted templates, on the host's disk: STATE/booted/KEY/{vmstate.bin, memory.snap, disk.delta,
+// working-set.bin, key.bin, manifest.bin}, in the format of the template store.  Those that clients take are elsewhere
+// (engine/snapshot_store.h), and never give way.
 //
 // KEY is a digest of everything a snapshot is bound to: the template's and the kernel's files, the machine's shape, the
 // processor and the kernel of the host, the format.  So a snapshot that does not fit is simply not found, and is made anew.
