@@ -1,5 +1,5 @@
 """A client that takes snapshots and forks them, for the tests of these (proto/sandbox.proto has the numbers)."""
-from own_system import Client, field, fields, read_varint
+from own_system import Client, Gone, field, fields, read_varint
 
 SNAPSHOT_CREATE, SNAPSHOT_LIST, SNAPSHOT_INSPECT, SNAPSHOT_DELETE, FORK, SUSPEND = 40, 41, 42, 43, 44, 45
 NAMES = {1: "id", 2: "source", 3: "template", 4: "memory_mib", 5: "vcpus", 6: "disk_mib", 7: "isolation", 8: "memory",
@@ -74,6 +74,8 @@ class SnapshotClient(Client):
 
     def says(self, sandbox, script):
         code, number, out, err = self.execute(sandbox, script)
+        if number == 9:  # killed, with its sandbox
+            raise Gone
         if code != 0:
             raise AssertionError(f"exit code {code}, signal {number}: {err.decode()}")
         return out.decode()
