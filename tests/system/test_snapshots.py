@@ -463,9 +463,9 @@ def numbers_of_inspect_are_true():
     system = new_system()
     with system.client() as client:
         sandbox = client.create(memory=256, disk=256)
-        # In /dev/shm it is shared memory, in a shell's variable anonymous.
+        # In /dev/shm it is shared memory, in a shell's variable anonymous (and not in what a shell's last command is executed as).
         client.says(sandbox, "dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2> /dev/null")
-        client.says(sandbox, "(x=$(dd if=/dev/zero bs=1M count=30 2> /dev/null | tr '\\0' x); sleep 600) > /dev/null 2>&1 &")
+        client.says(sandbox, "(x=$(dd if=/dev/zero bs=1M count=30 2> /dev/null | tr '\\0' x); sleep 600; :) > /dev/null 2>&1 &")
         eventually(lambda: client.inspect(sandbox).get(40, 0) >= 28, 30, lambda: f"it says {client.inspect(sandbox)}")
         about = client.inspect(sandbox)
         need(40 <= about[41] <= 80, f"shared: {about[41]} MiB")
