@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 # pylint: disable=wrong-import-position
@@ -31,7 +32,10 @@ def as_uid(uid, function):
             os.setuid(uid)
             os.write(writing, function().encode())
             code = 0
+        except Exception:  # the parent only learns that there was one
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     os.close(writing)
     with open(reading, encoding="utf-8") as file:
