@@ -175,7 +175,8 @@ static void somebody_elses_loop_collects(void **state)
         assert_int_equal(poll(&p, 1, 10000), 1);
         workers_collect(w);
     }
-    assert_int_equal(poll(&p, 1, 0), 0);
+    workers_collect(w);  // a worker may say of its last job when that was collected already: there is nothing, then
+    assert_int_equal(finished, JOBS);
     assert_null(workers_free(w));
     assert_int_equal(dropped, 0);
     loop_free(the_loop);
