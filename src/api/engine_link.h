@@ -2,7 +2,8 @@
 //
 // A connection has ceilings of its own at the engine (sandboxes owned, guest operations in flight), so there are up to
 // `engine_connections` of them: each new sandbox goes to the one that has the fewest, which until all are open is a new one.
-// With no more sandboxes than connections each has all of a connection's operations for itself.
+// With no more sandboxes than connections each has all of a connection's operations for itself; so it is unless the setting
+// says less than max_running (or that is above ENGINE_CONNECTIONS_MAX).
 //
 // One more, without sandboxes, asks the engine how it is: every PROBE_S, and at once when something failed.  What it learns
 //   - the engine cannot be reached: a failure; after FAILURES_MAX of them within FAILURES_S the program ends with

@@ -38,7 +38,8 @@ static const struct setting settings[] = {
     {"max_connections", "max-connections", "128", NUMBER, AT(max_connections), 1, 65536, "clients' connections at once"},
     {"max_sessions", "max-sessions", "16", NUMBER, AT(max_sessions), 1, 65536,
      "sessions of a principal that says nothing else"},
-    {"engine_connections", NULL, "32", NUMBER, AT(engine_connections), 1, 256, "connections to the engine"},
+    {"engine_connections", NULL, "0", NUMBER, AT(engine_connections), 0, ENGINE_CONNECTIONS_MAX,
+     "connections to the engine; 0: one for each sandbox of max_running, at most 240"},
     {"default_template", NULL, "python-agent", TEXT, AT(default_template), 0, 0, "of a session that names none"},
     {"default_memory_mib", NULL, "512", NUMBER, AT(default_memory_mib), 1, UINT32_MAX, "likewise"},
     {"default_vcpus", NULL, "1", NUMBER, AT(default_vcpus), 1, 4096, "likewise"},
@@ -315,6 +316,8 @@ static int add_listener(struct options *o, const char *name, const char *prefix,
 int options_finish(struct options *o, struct err *err)
 {
     int r = 0;
+    if (o->engine_connections == 0)
+        o->engine_connections = o->max_running < ENGINE_CONNECTIONS_MAX ? o->max_running : ENGINE_CONNECTIONS_MAX;
     if (o->socket[0] == '\0' && o->listen[0] == '\0' && o->n_listeners == 0)
         strcpy(o->socket, "/run/sandbox-api/api.sock");
     if (o->socket[0] != '\0') {

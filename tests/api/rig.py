@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import urllib.parse
@@ -406,13 +407,22 @@ class FakeEngine(fake_engine.Engine):
         self.renewed = []
         self.renew_error = None
         self.peers = []
+        self.origins = []  # of each create, which connection it came on
+        self.here = threading.local()
+        self.held = {}  # of kinds of messages: what to wait for before they are answered
         os.chmod(self.dir, 0o755)
         os.chmod(self.path, 0o777)
 
     def serve(self, peer):
         with self.lock:
             self.peers.append(peer)
+            self.here.number = len(self.peers)
         super().serve(peer)
+
+    def hold(self, kind):
+        """Messages of that kind are answered when what is returned is set."""
+        self.held[kind] = threading.Event()
+        return self.held[kind]
 
     def hang_up(self):
         for peer in self.peers:
@@ -426,6 +436,12 @@ class FakeEngine(fake_engine.Engine):
         self.hang_up()
 
     def answer(self, message):
+        for kind, event in self.held.items():
+            if kind in message:
+                event.wait(60 * SLOW)
+        if fake_engine.CREATE in message:
+            with self.lock:
+                self.origins.append(self.here.number)
         if SESSION_RENEW in message and not self.refuse:
             fields = fake_engine.parse(message[SESSION_RENEW][0])
             if 2 in fields and self.renew_error:
