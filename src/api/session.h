@@ -27,6 +27,9 @@ enum {
     EGRESS_HOSTS_MAX = 16,  // of a session
 };
 
+// What a use of a session that is being deleted gets; no engine's error has this number.
+enum { SESSION_CLOSED = -1000 };
+
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_STARTING, SESSION_READY, SESSION_STOPPING };
 
 // What a session is made of; the strings are its own.

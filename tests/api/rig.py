@@ -435,10 +435,17 @@ class FakeEngine(fake_engine.Engine):
         super().close()
         self.hang_up()
 
-    def answer(self, message):
-        for kind, event in self.held.items():
+    def wait(self, message):
+        for kind, event in list(self.held.items()):
             if kind in message:
                 event.wait(60 * SLOW)
+
+    def stream(self, peer, message, lines):
+        self.wait(message)
+        return super().stream(peer, message, lines)
+
+    def answer(self, message):
+        self.wait(message)
         if fake_engine.CREATE in message:
             with self.lock:
                 self.origins.append(self.here.number)

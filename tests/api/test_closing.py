@@ -1,0 +1,67 @@
+#!/usr/bin/python3
+"""sandbox-api: what happens while a session is being deleted; the engine behind it is played, and slow where a test wants it."""
+import os
+import sys
+import threading
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+# pylint: disable=wrong-import-position
+from rig import Api, Client, FakeEngine, eventually, fake_engine, need, run_cases, same
+
+ENGINE = FakeEngine()
+API = Api(ENGINE.path)
+CLIENT = Client(API)
+
+
+class Asked:
+    """A request that another thread waits for."""
+
+    def __init__(self, *arguments):
+        self.answer = None
+        self.thread = threading.Thread(target=self.ask, args=arguments)
+        self.thread.start()
+
+    def ask(self, *arguments):
+        self.answer = Client(API).ask(*arguments)
+
+    def get(self):
+        self.thread.join()
+        need(self.answer is not None, "there was no answer")
+        return self.answer
+
+
+def delete(session):
+    """Begun, and not over before the engine says so."""
+    asked = Asked("DELETE", f"/v1/sessions/{session}")
+    eventually(lambda: CLIENT.ask("GET", f"/v1/sessions/{session}").json["state"] == "closing", "it closes")
+    return asked
+
+
+def one_that_closes_takes_nothing():
+    session = CLIENT.session("closing")
+    let_go = ENGINE.hold(fake_engine.DESTROY)
+    deleted = delete(session)
+    where = f"/v1/sessions/{session}"
+    body, key = {"command": "true"}, {"Idempotency-Key": "closing"}
+    for _ in range(2):
+        answer = CLIENT.ask("POST", where + "/exec", body, key)
+        same((answer.status, answer.code, answer.headers.get("retry-after")), (503, "session_closed", "1"))
+        same(answer.headers.get("idempotency-replayed"), None, "it was kept")
+    for method, path, what in (("POST", "/exec", {"command": "true", "stream": True}), ("POST", "/exec", {"command": "true", "detach": True}),
+                               ("GET", "/files?path=/workspace/f", None), ("PUT", "/files?path=/workspace/f", b"x"),
+                               ("DELETE", "/files?path=/workspace/f", None), ("GET", "/stat?path=/workspace/f", None),
+                               ("GET", "/ls?path=/workspace", None), ("POST", "/mkdir", {"path": "/workspace/d"})):
+        answer = CLIENT.ask(method, where + path, what)
+        same((answer.status, answer.code), (503, "session_closed"), f"{method} {path}")
+    same([s["state"] for s in CLIENT.good("GET", "/v1/sessions").json["sessions"]], ["closing"])
+    again = Asked("DELETE", where)
+    let_go.set()
+    same((deleted.get().status, again.get().status), (204, 204))
+    same(CLIENT.ask("POST", where + "/exec", body, key).status, 404, "it is gone")
+    same(CLIENT.session("closing"), session)
+    answer = CLIENT.ask("POST", where + "/exec", body, key)
+    same((answer.status, answer.headers.get("idempotency-replayed")), (200, None), "the key was never used")
+    CLIENT.good("DELETE", where)
+
+
+run_cases([one_that_closes_takes_nothing], ENGINE.close)
