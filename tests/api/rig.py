@@ -409,6 +409,8 @@ class FakeEngine(fake_engine.Engine):
         self.peers = []
         self.origins = []  # of each create, which connection it came on
         self.here = threading.local()
+        self.waiting = []  # those that are, or have been, held
+        self.refuse_guest = False
         self.held = {}  # of kinds of messages: what to wait for before they are answered
         os.chmod(self.dir, 0o755)
         os.chmod(self.path, 0o777)
@@ -437,15 +439,21 @@ class FakeEngine(fake_engine.Engine):
 
     def wait(self, message):
         for kind, event in list(self.held.items()):
-            if kind in message:
+            if kind in message and not event.is_set():
+                with self.lock:
+                    self.waiting.append(message)
                 event.wait(60 * SLOW)
 
     def stream(self, peer, message, lines):
         self.wait(message)
+        if self.refuse_guest:
+            return self.error(message, -9, "not now")
         return super().stream(peer, message, lines)
 
     def answer(self, message):
         self.wait(message)
+        if self.refuse_guest and fake_engine.GUEST in message:
+            return self.error(message, -9, "not now")
         if fake_engine.CREATE in message:
             with self.lock:
                 self.origins.append(self.here.number)

@@ -64,4 +64,47 @@ def one_that_closes_takes_nothing():
     CLIENT.good("DELETE", where)
 
 
-run_cases([one_that_closes_takes_nothing], ENGINE.close)
+def what_starts_gets_an_answer():
+    """A command that the engine has not started yet, in each of its forms."""
+    for fields, headers in (({}, {}), ({"stream": True}, {}), ({"detach": True}, {}), ({"detach": True, "stream": True}, {}),
+                            ({}, {"Idempotency-Key": "starts"})):
+        session = CLIENT.session("starting")
+        let_go = ENGINE.hold(fake_engine.GUEST if fields.get("detach") else fake_engine.STREAM)
+        asked = len(ENGINE.waiting)
+        where = f"/v1/sessions/{session}"
+        started = Asked("POST", where + "/exec", {"command": "true", **fields}, headers)
+        eventually(lambda n=asked: len(ENGINE.waiting) > n, "the engine is asked")
+        deleted = delete(session)
+        answer = started.get()
+        same((answer.status, answer.code, answer.headers.get("retry-after")), (503, "session_closed", "1"), fields)
+        ENGINE.refuse_guest = "detach" in fields
+        let_go.set()
+        same(deleted.get().status, 204)
+        ENGINE.refuse_guest = False
+    same(CLIENT.session("starting"), session)
+    answer = CLIENT.ask("POST", where + "/exec", {"command": "true"}, {"Idempotency-Key": "starts"})
+    same((answer.status, answer.headers.get("idempotency-replayed")), (200, None), "the key was never used")
+    CLIENT.good("DELETE", where)
+
+
+def operations_on_files_get_an_answer():
+    """What a worker asks the engine for: answered at once, whatever the engine does."""
+    for method, path, body, kind in (("GET", "/files?path=/workspace/f", None, fake_engine.STREAM),
+                                     ("PUT", "/files?path=/workspace/f", b"x", fake_engine.STREAM),
+                                     ("GET", "/stat?path=/workspace/f", None, fake_engine.GUEST),
+                                     ("POST", "/mkdir", {"path": "/workspace/d"}, fake_engine.GUEST)):
+        session = CLIENT.session("files")
+        let_go = ENGINE.hold(kind)
+        asked = len(ENGINE.waiting)
+        started = Asked(method, f"/v1/sessions/{session}{path}", body)
+        eventually(lambda n=asked: len(ENGINE.waiting) > n, "the engine is asked")
+        deleted = delete(session)
+        answer = started.get()
+        same((answer.status, answer.code), (503, "session_closed"), f"{method} {path}")
+        ENGINE.refuse_guest = True
+        let_go.set()
+        same(deleted.get().status, 204)
+        ENGINE.refuse_guest = False
+
+
+run_cases([one_that_closes_takes_nothing, what_starts_gets_an_answer, operations_on_files_get_an_answer], ENGINE.close)
