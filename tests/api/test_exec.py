@@ -305,6 +305,14 @@ def keys_join_what_runs():
     one = CLIENT.events("POST", EXEC, body, {"Idempotency-Key": "stream"}).until("exit")
     two = CLIENT.events("POST", EXEC, body, {"Idempotency-Key": "stream"}).until("exit")
     same(two, one)
+    body = {"command": "echo a", "detach": True}
+    one = CLIENT.good("POST", EXEC, body, 202, {"Idempotency-Key": "ends"})
+    path = f"{EXEC}/{one.json['exec_id']}"
+    CLIENT.events("GET", path).until("exit")
+    for _ in range(2):
+        again = CLIENT.good("POST", EXEC, body, 202, {"Idempotency-Key": "ends"})
+        same((again.body, again.headers.get("idempotency-replayed")), (one.body, "true"), "the first answer, though it has ended")
+    same([k for k, _ in CLIENT.events("GET", path).until("exit")], ["started", "stdout", "exit"], "its events stay")
     body = {"command": "sleep 7200", "detach": True}
     ids = {CLIENT.good("POST", EXEC, body, 202, {"Idempotency-Key": "detached"}).json["exec_id"] for _ in range(3)}
     same(len(ids), 1, "one command")
