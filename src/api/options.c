@@ -33,7 +33,7 @@ static const struct setting settings[] = {
     {"tls_cert", "tls-cert", "", TEXT, AT(tls_cert), 0, 0, "certificate chain for `listen` (PEM)"},
     {"tls_key", "tls-key", "", TEXT, AT(tls_key), 0, 0, "its key (PEM)"},
     {"idle", "idle", "300", NUMBER, AT(idle_s), 1, 86400,
-     "seconds without a call after which a session's sandbox is reclaimed"},
+     "seconds without a create, renewal, command or file operation after which a session's sandbox is reclaimed"},
     {"max_running", "max-running", "64", NUMBER, AT(max_running), 1, 4096, "sandboxes at once, of all sessions"},
     {"max_connections", "max-connections", "128", NUMBER, AT(max_connections), 1, 65536, "clients' connections at once"},
     {"max_sessions", "max-sessions", "16", NUMBER, AT(max_sessions), 1, 65536,

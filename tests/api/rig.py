@@ -446,7 +446,7 @@ class FakeEngine(fake_engine.Engine):
 
     def stream(self, peer, message, lines):
         self.wait(message)
-        if self.refuse_guest:
+        if self.refuse_guest or 10 not in fake_engine.parse(message[fake_engine.STREAM][0]):  # no exec
             return self.error(message, -9, "not now")
         try:
             return super().stream(peer, message, lines)
