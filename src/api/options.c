@@ -45,6 +45,7 @@ static const struct setting settings[] = {
     {"default_vcpus", NULL, "1", NUMBER, AT(default_vcpus), 1, 4096, "likewise"},
     {"pool_wait_ms", NULL, "10000", NUMBER, AT(pool_wait_ms), 0, 600000, "longest wait for a sandbox"},
     {"keepalive", NULL, "15", NUMBER, AT(keepalive_s), 1, 3600, "seconds between comments on a silent event stream"},
+    {"replay_s", NULL, "600", NUMBER, AT(replay_s), 1, 86400, "seconds that the answer to an Idempotency-Key is kept"},
     {"head_ms", NULL, "30000", NUMBER, AT(head_ms), 1, 3600000, "for a request's head"},
     {"keep_ms", NULL, "75000", NUMBER, AT(keep_ms), 1, 86400000, "between requests"},
     {"progress_ms", NULL, "60000", NUMBER, AT(progress_ms), 1, 86400000, "without a byte of a body, either way"},

@@ -55,6 +55,7 @@ struct options {
     uint64_t default_memory_mib, default_vcpus;
     uint64_t pool_wait_ms;
     uint64_t keepalive_s;
+    uint64_t replay_s;
     uint64_t head_ms, keep_ms, progress_ms, drain_ms;
     struct listener listeners[LISTENERS_MAX];
     unsigned n_listeners;

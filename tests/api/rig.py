@@ -457,6 +457,8 @@ class FakeEngine(fake_engine.Engine):
         self.wait(message)
         if self.refuse_guest and fake_engine.GUEST in message:
             return self.error(message, -9, "not now")
+        if fake_engine.CREATE in message and self.create_error == "hang up":
+            return "hang up"
         if fake_engine.CREATE in message:
             with self.lock:
                 self.origins.append(self.here.number)

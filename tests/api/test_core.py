@@ -524,6 +524,9 @@ def errors_have_their_status():
         answer = client.ask("POST", "/v1/sessions", {"key": f"e{-code}"})
         same((answer.status, answer.code, answer.json["error"]["message"]), (status, name, "because of <this>"), code)
         same("retry-after" in answer.headers, status in (429, 503), f"Retry-After of {status}")
+    engine.create_error = "hang up"
+    answer = client.ask("POST", "/v1/sessions", {"key": "away"})
+    same((answer.status, answer.code, answer.headers.get("retry-after")), (503, "engine_unreachable", "1"))
     engine.create_error = None
     same(client.good("GET", "/v1/sessions").json, {"sessions": []}, "what failed is not there")
     session = client.session("x")
@@ -659,6 +662,23 @@ def a_long_silence_outlives_the_timeouts():
     a.stop()
 
 
+def keys_have_their_time():
+    a = Api(ENGINE.path, settings={"replay_s": 2})
+    client = Client(a)
+    session = client.session("keys")
+
+    def replayed():
+        return client.good("POST", f"/v1/sessions/{session}/exec", {"command": "true"}, 200, {"Idempotency-Key": "k"}).headers.get(
+            "idempotency-replayed") == "true"
+
+    same((replayed(), replayed()), (False, True))
+    before = len(ENGINE.execs)
+    eventually(lambda: not replayed(), "it runs again when its time is over")
+    same(len(ENGINE.execs), before + 1)
+    need(re.search(r"^  replay_s .*\(default: 600\)$", run_program("--help")[1], re.M), "ten minutes")
+    a.stop()
+
+
 def connections_are_limited_by_a_flag():
     a = Api(ENGINE.path, "--max-connections", "2")
     session = Client(a).session("x")
@@ -701,4 +721,5 @@ run_cases([refuses_to_start, a_file_names_listeners, tokens_are_files_of_digests
            connections_have_a_limit, it_drains, an_engine_that_stays_away_ends_it, errors_have_their_status,
            everything_is_counted_and_logged, many_at_once, attaching_and_renewing_are_uses, an_idle_session_gets_a_sandbox_by_attaching,
            settings_have_their_defaults, fields_reach_the_engine, what_fails_before_it_starts_is_no_stream,
-           a_long_silence_outlives_the_timeouts, connections_are_limited_by_a_flag, ipv6_is_served, an_expired_session_is_forgotten], ENGINE.close)
+           a_long_silence_outlives_the_timeouts, keys_have_their_time,
+           connections_are_limited_by_a_flag, ipv6_is_served, an_expired_session_is_forgotten], ENGINE.close)
