@@ -38,6 +38,8 @@ int engine_link_pick(struct engine_link *l, struct engine_conn **ret_conn);
 // The sandbox that place `slot` was picked for is there, on `conn` (which was opened for it when pick gave none: NULL then
 // makes a share of it), or it is not (NULL, NULL).  A share for the sandbox, or NULL.
 struct engine_conn *engine_link_settle(struct engine_link *l, int slot, struct engine_conn *share, sandbox_conn_t *opened);
+// The connection broke: its place gets another one.  The caller keeps its share.
+void engine_link_broken(struct engine_link *l, struct engine_conn *c);
 // The sandbox is gone.
 void engine_conn_unref(struct engine_link *l, struct engine_conn *c, bool sandbox);
 

@@ -527,6 +527,7 @@ def errors_have_their_status():
     engine.create_error = "hang up"
     answer = client.ask("POST", "/v1/sessions", {"key": "away"})
     same((answer.status, answer.code, answer.headers.get("retry-after")), (503, "engine_unreachable", "1"))
+    # The next create, though it comes on the same place, has another connection.
     engine.create_error = None
     same(client.good("GET", "/v1/sessions").json, {"sessions": []}, "what failed is not there")
     session = client.session("x")
