@@ -715,6 +715,42 @@ def an_expired_session_is_forgotten():
     engine.close()
 
 
+def a_sandbox_that_takes_nothing_holds_up_its_writer():
+    engine = FakeEngine()
+    a = Api(engine.path)
+    client = Client(a)
+    session = client.session("full")
+    engine.sinks = []
+    before, size, writers = a.rss_kib(), 4 << 20, []
+    for _ in range(12):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(a.socket)
+        s.sendall(f"PUT {client.file(session, '/workspace/f')} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode())
+        s.setblocking(False)
+        writers.append([s, 0, time.monotonic()])
+
+    def all_wait():
+        for writer in writers:
+            try:
+                writer[1] += writer[0].send(b"x" * min(65536, size - writer[1]))
+                writer[2] = time.monotonic()
+            except BlockingIOError:
+                pass
+        return len(engine.sinks) == len(writers) and all(time.monotonic() - w[2] > 0.5 for w in writers)
+
+    eventually(all_wait, "they wait", 30)
+    need(all(0 < w[1] < size // 2 for w in writers), f"{[w[1] for w in writers]} bytes were taken for an agent that takes none")
+    need(a.rss_kib() - before < 12 * 512 * SLOW, f"{a.rss_kib() - before} KiB more for twelve writers")
+    for writer in writers:
+        writer[0].close()
+    for sink in engine.sinks:
+        sink.close()
+    engine.sinks = None
+    client.good("DELETE", f"/v1/sessions/{session}")
+    a.stop()
+    engine.close()
+
+
 run_cases([refuses_to_start, a_file_names_listeners, tokens_are_files_of_digests, only_a_closed_file_is_read, tcp_wants_a_token,
            tokens_change_without_a_restart, a_uid_is_known_by_its_socket, without_authentication_only_for_this_machine, tls_is_spoken,
            bad_requests_are_refused, requests_follow_each_other, a_thousand_requests_ahead_are_answered, methods_and_paths,
@@ -723,4 +759,5 @@ run_cases([refuses_to_start, a_file_names_listeners, tokens_are_files_of_digests
            everything_is_counted_and_logged, many_at_once, attaching_and_renewing_are_uses, an_idle_session_gets_a_sandbox_by_attaching,
            settings_have_their_defaults, fields_reach_the_engine, what_fails_before_it_starts_is_no_stream,
            a_long_silence_outlives_the_timeouts, keys_have_their_time,
-           connections_are_limited_by_a_flag, ipv6_is_served, an_expired_session_is_forgotten], ENGINE.close)
+           connections_are_limited_by_a_flag, ipv6_is_served, an_expired_session_is_forgotten,
+           a_sandbox_that_takes_nothing_holds_up_its_writer], ENGINE.close)
