@@ -132,6 +132,14 @@ struct engine_conn *engine_link_settle(struct engine_link *l, int slot, struct e
     return c;
 }
 
+void engine_link_broken(struct engine_link *l, struct engine_conn *c)
+{
+    if (c->slot < 0 || l->slots[c->slot].conn != c)
+        return;
+    l->slots[c->slot].conn = NULL;
+    unref(l, c);
+}
+
 // ---- the engine's health ----
 
 static void arm(struct engine_link *l, uint64_t ms)

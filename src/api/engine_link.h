@@ -2,7 +2,8 @@
 //
 // A connection has ceilings of its own at the engine (sandboxes owned, guest operations in flight), so there are up to
 // `engine_connections` of them: each new sandbox goes to the one that has the fewest, which until all are open is a new one.
-// With no more sandboxes than connections each has all of a connection's operations for itself.
+// With no more sandboxes than connections each has all of a connection's operations for itself; so it is unless the setting
+// says less than max_running (or that is above ENGINE_CONNECTIONS_MAX).
 //
 // One more, without sandboxes, asks the engine how it is: every PROBE_S, and at once when something failed.  What it learns
 //   - the engine cannot be reached: a failure; after FAILURES_MAX of them within FAILURES_S the program ends with
@@ -37,6 +38,8 @@ int engine_link_pick(struct engine_link *l, struct engine_conn **ret_conn);
 // The sandbox that place `slot` was picked for is there, on `conn` (which was opened for it when pick gave none: NULL then
 // makes a share of it), or it is not (NULL, NULL).  A share for the sandbox, or NULL.
 struct engine_conn *engine_link_settle(struct engine_link *l, int slot, struct engine_conn *share, sandbox_conn_t *opened);
+// The connection broke: its place gets another one.  The caller keeps its share.
+void engine_link_broken(struct engine_link *l, struct engine_conn *c);
 // The sandbox is gone.
 void engine_conn_unref(struct engine_link *l, struct engine_conn *c, bool sandbox);
 

@@ -158,16 +158,22 @@ static void put_running(struct buf *body, const struct exec_job *job)
     json_open(&j, NULL, '{');
     json_str(&j, "exec_id", job->id);
     json_str(&j, "session_id", job->session->id);
-    json_str(&j, "state", job->state == JOB_ENDED ? "ended" : "running");
+    json_str(&j, "state", "running");  // also to who asks again when it has ended: it is the first answer
     json_i64(&j, "started_at", job->started_at);
     json_close(&j, '}');
     buf_append_text(body, "\n");
 }
 
+// It failed before there was anything to be answered but that.
+static bool never_began(const struct exec_job *job)
+{
+    return job->failed && !(job->events && job->last_seq > 0);
+}
+
 // The body of an answer; its status.
 static unsigned make_answer(struct exec_job *job, struct call *any, struct buf *body)
 {
-    if (job->failed) {
+    if (never_began(job)) {
         any->dialect->put_error(body, job->status, job->code, job->message);
         buf_append_text(body, "\n");
         return job->status;
@@ -191,7 +197,8 @@ void followers_answer(struct exec_job *job)
     unsigned status = make_answer(job, f != NULL ? f->call : &nobody, &body);
     if (buf_error(&body) < 0)
         status = 500;
-    if (job->state == JOB_ENDED && job->replay != NULL)
+    // One of events stays, and answers itself.
+    if (job->state == JOB_ENDED && job->replay != NULL && (!job->events || never_began(job)))
         replay_store(&job->replay, status, body.data, body.len);
     for (; f != NULL; f = next) {
         next = TAILQ_NEXT(f, link);

@@ -143,12 +143,17 @@ static void end(struct exec_job *job)
     limit_ended(s);
 }
 
-static void end_failed(struct exec_job *job, unsigned status, const char *code, const char *message)
+static void set_failure(struct exec_job *job, unsigned status, const char *code, const char *message)
 {
     job->failed = true;
     job->status = status;
     snprintf(job->code, sizeof job->code, "%s", code);
     snprintf(job->message, sizeof job->message, "%s", message);
+}
+
+static void end_failed(struct exec_job *job, unsigned status, const char *code, const char *message)
+{
+    set_failure(job, status, code, message);
     end(job);
 }
 
@@ -160,10 +165,15 @@ static void end_with_error(struct exec_job *job, sandbox_error_t error, const ch
 static void on_cancel(struct use *use)
 {
     struct exec_job *job = job_of(use);
-    if (job->state == JOB_STARTING)
+    if (job->state == JOB_STARTING) {
+        // A worker has it, whose end frees it; who waits for it is told now.
         job->abandoned = true;
-    else if (job->state != JOB_ENDED)
+        set_failure(job, 503, "session_closed", "the session was deleted");
+        followers_answer(job);
+        replay_forget(job->replay);
+    } else if (job->state != JOB_ENDED) {
         end_failed(job, 503, "session_closed", "the session was deleted");
+    }
 }
 
 // ---- output ----

@@ -100,11 +100,10 @@ static void on_gone(void *arg)
 static void on_cancel(struct use *use)
 {
     struct file_op *op = op_of(use);
-    struct call *call = op->call;
-    if (op->running || op->gone_fn == NULL)
-        return;
-    file_op_take_call(op);
-    op->gone_fn(op);
+    struct call *call = file_op_take_call(op);
+    // While a worker has it, its end finds that nobody waits any more, and frees it.
+    if (!op->running && op->gone_fn != NULL)
+        op->gone_fn(op);
     if (call == NULL)
         return;
     if (call->x->status == 0)

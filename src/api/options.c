@@ -33,17 +33,19 @@ static const struct setting settings[] = {
     {"tls_cert", "tls-cert", "", TEXT, AT(tls_cert), 0, 0, "certificate chain for `listen` (PEM)"},
     {"tls_key", "tls-key", "", TEXT, AT(tls_key), 0, 0, "its key (PEM)"},
     {"idle", "idle", "300", NUMBER, AT(idle_s), 1, 86400,
-     "seconds without a call after which a session's sandbox is reclaimed"},
+     "seconds without a create, renewal, command or file operation after which a session's sandbox is reclaimed"},
     {"max_running", "max-running", "64", NUMBER, AT(max_running), 1, 4096, "sandboxes at once, of all sessions"},
     {"max_connections", "max-connections", "128", NUMBER, AT(max_connections), 1, 65536, "clients' connections at once"},
     {"max_sessions", "max-sessions", "16", NUMBER, AT(max_sessions), 1, 65536,
      "sessions of a principal that says nothing else"},
-    {"engine_connections", NULL, "32", NUMBER, AT(engine_connections), 1, 256, "connections to the engine"},
+    {"engine_connections", NULL, "0", NUMBER, AT(engine_connections), 0, ENGINE_CONNECTIONS_MAX,
+     "connections to the engine; 0: one for each sandbox of max_running, at most 240"},
     {"default_template", NULL, "python-agent", TEXT, AT(default_template), 0, 0, "of a session that names none"},
     {"default_memory_mib", NULL, "512", NUMBER, AT(default_memory_mib), 1, UINT32_MAX, "likewise"},
     {"default_vcpus", NULL, "1", NUMBER, AT(default_vcpus), 1, 4096, "likewise"},
     {"pool_wait_ms", NULL, "10000", NUMBER, AT(pool_wait_ms), 0, 600000, "longest wait for a sandbox"},
     {"keepalive", NULL, "15", NUMBER, AT(keepalive_s), 1, 3600, "seconds between comments on a silent event stream"},
+    {"replay_s", NULL, "600", NUMBER, AT(replay_s), 1, 86400, "seconds that the answer to an Idempotency-Key is kept"},
     {"head_ms", NULL, "30000", NUMBER, AT(head_ms), 1, 3600000, "for a request's head"},
     {"keep_ms", NULL, "75000", NUMBER, AT(keep_ms), 1, 86400000, "between requests"},
     {"progress_ms", NULL, "60000", NUMBER, AT(progress_ms), 1, 86400000, "without a byte of a body, either way"},
@@ -315,6 +317,8 @@ static int add_listener(struct options *o, const char *name, const char *prefix,
 int options_finish(struct options *o, struct err *err)
 {
     int r = 0;
+    if (o->engine_connections == 0)
+        o->engine_connections = o->max_running < ENGINE_CONNECTIONS_MAX ? o->max_running : ENGINE_CONNECTIONS_MAX;
     if (o->socket[0] == '\0' && o->listen[0] == '\0' && o->n_listeners == 0)
         strcpy(o->socket, "/run/sandbox-api/api.sock");
     if (o->socket[0] != '\0') {

@@ -15,6 +15,7 @@
 enum {
     OPTION_TEXT_MAX = 255,
     LISTENERS_MAX = 8,
+    ENGINE_CONNECTIONS_MAX = 240,  // the engine takes 256 of all its clients, unless it is told otherwise
     LISTENER_NAME_MAX = 31,
     EXIT_CONFIG = 78,
     EXIT_USAGE = 2,
@@ -49,11 +50,12 @@ struct options {
     uint64_t idle_s;
     uint64_t max_running;
     uint64_t max_connections;
-    uint64_t max_sessions;  // of a principal
-    uint64_t engine_connections;
+    uint64_t max_sessions;        // of a principal
+    uint64_t engine_connections;  // after options_finish not 0
     uint64_t default_memory_mib, default_vcpus;
     uint64_t pool_wait_ms;
     uint64_t keepalive_s;
+    uint64_t replay_s;
     uint64_t head_ms, keep_ms, progress_ms, drain_ms;
     struct listener listeners[LISTENERS_MAX];
     unsigned n_listeners;

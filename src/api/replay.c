@@ -89,7 +89,7 @@ static void expire(struct replays *all)
     struct replay *r, *next;
     for (r = TAILQ_FIRST(&all->list); r != NULL; r = next) {
         next = TAILQ_NEXT(r, link);
-        if (may_go(r) && now - r->since_ns >= REPLAY_S * NS_PER_S)
+        if (may_go(r) && now - r->since_ns >= all->api->options.replay_s * NS_PER_S)
             replay_forget(r);
     }
 }

@@ -1,7 +1,8 @@
 // Idempotency-Key: a request that is sent again is answered as the first time, and its command does not run again.
 //
 // An entry is a caller's key.  It is of one request (its path and body; another one with the same key is refused) and has
-// either the job that the request became, which later ones then follow too, or the answer it got.  Entries live for REPLAY_S;
+// either the job that the request became, which later ones then follow too, or the answer it got.  Entries live for the setting
+// replay_s;
 // beyond REPLAYS_MAX, the one answered longest ago goes.  Answers that say "try again" (429 and 5xx) are not kept: their
 // commands did not run.
 #ifndef API_REPLAY_H
@@ -9,7 +10,7 @@
 
 #include "api/exec_job.h"
 
-enum { REPLAYS_MAX = 128, REPLAY_S = 600, REPLAY_KEY_BYTES_MAX = 255, REPLAY_HELD_MAX = 64 * 1024 * 1024 };
+enum { REPLAYS_MAX = 128, REPLAY_KEY_BYTES_MAX = 255, REPLAY_HELD_MAX = 64 * 1024 * 1024 };
 
 struct replays;
 struct replay;

@@ -1,5 +1,6 @@
 // Answers, and what is in a query.
 #include "api/route.h"
+#include "api/session.h"
 #include "base/json_out.h"
 
 #include <errno.h>
@@ -67,6 +68,7 @@ static const struct {
     {SANDBOX_ERR_TOO_LARGE, 413, "too_large"},
     {SANDBOX_ERR_GUEST_IO, 500, "guest_io"},
     {SANDBOX_ERR_TIMEOUT, 504, "timeout"},
+    {(sandbox_error_t)SESSION_CLOSED, 503, "session_closed"},
 };
 
 unsigned engine_error_status(sandbox_error_t code)

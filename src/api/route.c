@@ -205,7 +205,10 @@ static void on_request(void *arg, struct http_exchange *x)
     }
     http_target_split((struct http_text){call->target, target.n}, &path, &call->query);
     find_route(call, r->method, path, &known);
-    if ((call->route == NULL || !call->route->open) && !authenticate(call))
+    // What is open needs nobody to prove who they are; where nobody has to anyway, the host they name is looked at all the
+    // same.
+    bool open = call->route != NULL && call->route->open && call->listener->auth != AUTH_NONE;
+    if (!open && !authenticate(call))
         return;
     if (call->route == NULL && !known)
         reply_error(call, 404, "not_found", "there is no such resource");

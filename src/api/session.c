@@ -203,7 +203,7 @@ void session_use(struct session *s, struct use *use)
     use->guest = NULL;
     if (s->closing) {
         use->session = NULL;
-        use->ready(use, SANDBOX_ERR_NOT_FOUND, "the session is being deleted");
+        use->ready(use, (sandbox_error_t)SESSION_CLOSED, "the session is being deleted");
     } else if (s->state == SESSION_READY) {
         give(s, use);
     } else {
@@ -331,7 +331,7 @@ void session_close(struct session *s, struct gone_waiter *w)
         TAILQ_REMOVE(&all->queue, s, queue_link);
         s->state = SESSION_IDLE;
     }
-    session_fail_all(s, SANDBOX_ERR_NOT_FOUND, "the session is being deleted");
+    session_fail_all(s, (sandbox_error_t)SESSION_CLOSED, "the session is being deleted");
     struct use *use, *next;
     for (use = TAILQ_FIRST(&s->uses); use != NULL; use = next) {
         next = TAILQ_NEXT(use, link);

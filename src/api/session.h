@@ -27,6 +27,9 @@ enum {
     EGRESS_HOSTS_MAX = 16,  // of a session
 };
 
+// What a use of a session that is being deleted gets; no engine's error has this number.
+enum { SESSION_CLOSED = -1000 };
+
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_STARTING, SESSION_READY, SESSION_STOPPING };
 
 // What a session is made of; the strings are its own.
@@ -125,6 +128,8 @@ const char *session_state_name(const struct session *s);
 void session_use(struct session *s, struct use *use);
 // The end of a use, or of the wait for one.
 void use_end(struct use *use);
+// It is used now: neither idle nor the one used longest ago.  Uses do it by themselves.
+void session_touch(struct session *s);
 // While using it, the sandbox was found to be gone: the next use gets another one.
 void use_lost(struct use *use);
 

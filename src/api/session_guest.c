@@ -152,6 +152,8 @@ static void end_starting(struct job *job, bool ran)
         if (b->handle != NULL)
             b->error = SANDBOX_ERR_INTERNAL;
         sandbox_destroy(b->handle);
+        if (conn != NULL && ran && b->error == SANDBOX_ERR_DAEMON_UNREACHABLE)
+            engine_link_broken(all->api->engine, conn);
         if (conn != NULL)
             engine_conn_unref(all->api->engine, conn, true);
         if (ran)

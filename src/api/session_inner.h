@@ -23,8 +23,6 @@ struct sessions {
 
 // Starts what can be started, and makes others give way for the rest.
 void sessions_pump(struct sessions *all);
-// It is used now.
-void session_touch(struct session *s);
 // Gives the sandbox to those who wait for it; or tells them that there will be none.
 void session_give_all(struct session *s);
 void session_fail_all(struct session *s, sandbox_error_t error, const char *text);

@@ -122,7 +122,7 @@ static void read_wish(struct json_in *in, struct wish *w)
         json_in_fault(in, "egress_allow names hosts and egress_deny_all forbids all; one of them is possible");
 }
 
-static bool same_list(char *const *a, const char *const *b)
+static bool same_list(char *const *a, char *const *b)
 {
     size_t i = 0;
     if (a == NULL || b == NULL)
@@ -148,23 +148,38 @@ static bool same_env(char *const *a, char *const *b)
     return n == m;
 }
 
-// The first thing that is wished for and is not so; NULL: none.
-static const char *difference(const struct session *s, const struct wish *w)
+// Which fields a create names; the others of its specification are the defaults, and are no wish.
+struct named {
+    bool template_name, memory_mib, vcpus, ttl_seconds, env, egress_allow, deny;
+};
+
+static struct named named_in(const struct wish *w)
 {
-    const struct session_spec *have = &s->spec;
-    if (w->template_name != NULL && strcmp(w->template_name, have->template_name) != 0)
+    return (struct named){.template_name = w->template_name != NULL,
+                          .memory_mib = w->memory_mib != 0,
+                          .vcpus = w->vcpus != 0,
+                          .ttl_seconds = w->ttl_seconds != 0,
+                          .env = w->env != NULL,
+                          .egress_allow = w->egress_allow != NULL,
+                          .deny = w->has_deny};
+}
+
+// The first thing that is wished for and is not so; NULL: none.
+static const char *difference(const struct session_spec *have, const struct session_spec *want, const struct named *named)
+{
+    if (named->template_name && strcmp(want->template_name, have->template_name) != 0)
         return "template";
-    if (w->memory_mib != 0 && w->memory_mib != have->memory_mib)
+    if (named->memory_mib && want->memory_mib != have->memory_mib)
         return "memory_mib";
-    if (w->vcpus != 0 && w->vcpus != have->vcpus)
+    if (named->vcpus && want->vcpus != have->vcpus)
         return "vcpus";
-    if (w->ttl_seconds != 0 && w->ttl_seconds != have->ttl_seconds)
+    if (named->ttl_seconds && want->ttl_seconds != have->ttl_seconds)
         return "ttl_seconds";
-    if (w->env != NULL && !same_env(have->env, w->env))
+    if (named->env && !same_env(have->env, want->env))
         return "env";
-    if (w->egress_allow != NULL && !same_list(have->egress_allow, w->egress_allow))
+    if (named->egress_allow && !same_list(have->egress_allow, want->egress_allow))
         return "egress_allow";
-    if (w->has_deny && w->deny != have->egress_deny_all)
+    if (named->deny && want->egress_deny_all != have->egress_deny_all)
         return "egress_deny_all";
     return NULL;
 }
@@ -218,6 +233,7 @@ struct creation {
     struct call *call;  // NULL: the client has gone
     struct session *session;
     struct session_spec spec;
+    struct named named;
     char owner[PRINCIPAL_TEXT_MAX + 1];
     char key[SESSION_KEY_BYTES_MAX + 1];
     uint64_t max_sessions;
@@ -253,6 +269,11 @@ static void on_created(struct use *use, sandbox_error_t error, const char *text)
         reply_session(call, is_new ? 201 : 200, s);
 }
 
+static void refuse_other(struct call *call, const char *what)
+{
+    reply_error(call, 409, "conflict", "the session with this key has another %s", what);
+}
+
 static void make_session(struct creation *c)
 {
     struct sessions *all = c->call != NULL ? c->call->api->sessions : NULL;
@@ -268,6 +289,13 @@ static void make_session(struct creation *c)
         unsigned long long most = c->max_sessions;
         creation_free(c);
         reply_error(call, 429, "quota_exceeded", "this principal has %llu sessions, the most allowed; delete one", most);
+        return;
+    }
+    // One that waited behind the same deletion may have made it as it wished.
+    const char *other = s != NULL ? difference(&s->spec, &c->spec, &c->named) : NULL;
+    if (other != NULL) {
+        creation_free(c);
+        refuse_other(call, other);
         return;
     }
     c->is_new = s == NULL;
@@ -291,6 +319,7 @@ static void begin_creation(struct call *call, struct wish *w, struct session *cl
 {
     static const struct http_exchange_ops ops = {.on_gone = on_creator_gone};
     struct creation *c = calloc(1, sizeof *c);
+    const struct named named = named_in(w);
     if (c == NULL || !make_spec(call->api, w, &c->spec)) {
         if (c != NULL)
             session_spec_free(&c->spec);
@@ -298,6 +327,7 @@ static void begin_creation(struct call *call, struct wish *w, struct session *cl
         reply_error(call, 503, "unavailable", "no memory");
         return;
     }
+    c->named = named;
     c->call = call;
     c->use.ready = on_created;
     c->gone.gone = on_old_gone;
@@ -322,12 +352,9 @@ static void create(struct call *call, struct wish *w)
     }
     session_id_of(call->principal.name, w->key, id);
     struct session *s = session_find(call->api->sessions, call->principal.name, id, SESSION_ID_MAX);
-    const char *other = s != NULL && !s->closing ? difference(s, w) : NULL;
-    if (other != NULL)
-        reply_error(call, 409, "conflict", "the session with this key has another %s", other);
-    else if (s != NULL && !s->closing && s->ever_started)
-        reply_session(call, 200, s);
-    else if (!may_have_template(&call->principal, template_name))
+    // A session that is there, also when its sandbox is to be started again, was allowed when it was made.
+    bool attaches = s != NULL && !s->closing && s->ever_started;
+    if (!attaches && !may_have_template(&call->principal, template_name))
         reply_error(call, 403, "template_not_allowed", "this token may not use the template \"%.64s\"", template_name);
     else
         begin_creation(call, w, s != NULL && s->closing ? s : NULL);

@@ -47,6 +47,8 @@ static void end_renewal(struct job *job, bool ran)
     struct session *s = session_find(r->api->sessions, r->owner, r->id, SESSION_ID_MAX);
     if (ran && r->error == SANDBOX_OK && s != NULL)
         s->expires_at = r->expires_at;
+    if (ran && r->error == SANDBOX_OK && s != NULL)
+        session_touch(s);
     if (ran && r->error == SANDBOX_ERR_DAEMON_UNREACHABLE)
         engine_link_suspect(r->api->engine);
     if (r->call != NULL) {

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import urllib.parse
@@ -406,13 +407,25 @@ class FakeEngine(fake_engine.Engine):
         self.renewed = []
         self.renew_error = None
         self.peers = []
+        self.origins = []  # of each create, which connection it came on
+        self.here = threading.local()
+        self.waiting = []  # those that are, or have been, held
+        self.refuse_guest = False
+        self.sinks = None  # a list: files are written to agents who take nothing, whose ends are in it
+        self.held = {}  # of kinds of messages: what to wait for before they are answered
         os.chmod(self.dir, 0o755)
         os.chmod(self.path, 0o777)
 
     def serve(self, peer):
         with self.lock:
             self.peers.append(peer)
+            self.here.number = len(self.peers)
         super().serve(peer)
+
+    def hold(self, kind):
+        """Messages of that kind are answered when what is returned is set."""
+        self.held[kind] = threading.Event()
+        return self.held[kind]
 
     def hang_up(self):
         for peer in self.peers:
@@ -425,7 +438,38 @@ class FakeEngine(fake_engine.Engine):
         super().close()
         self.hang_up()
 
+    def wait(self, message):
+        for kind, event in list(self.held.items()):
+            if kind in message and not event.is_set():
+                with self.lock:
+                    self.waiting.append(message)
+                event.wait(60 * SLOW)
+
+    def stream(self, peer, message, lines):
+        self.wait(message)
+        if self.sinks is not None:
+            ours, theirs = socket.socketpair()
+            self.sinks.append(ours)
+            answer = self.reply(message, fake_engine.STREAM, fake_engine.field(1, fake_engine.parse(message[fake_engine.STREAM][0])[1][0]))
+            with theirs:
+                socket.send_fds(peer, [struct.pack(">I", len(answer)) + answer], [theirs.fileno()])
+            return None
+        if self.refuse_guest or 10 not in fake_engine.parse(message[fake_engine.STREAM][0]):  # no exec
+            return self.error(message, -9, "not now")
+        try:
+            return super().stream(peer, message, lines)
+        except BrokenPipeError:  # nobody wants the output any more; the connection goes on
+            return None
+
     def answer(self, message):
+        self.wait(message)
+        if self.refuse_guest and fake_engine.GUEST in message:
+            return self.error(message, -9, "not now")
+        if fake_engine.CREATE in message and self.create_error == "hang up":
+            return "hang up"
+        if fake_engine.CREATE in message:
+            with self.lock:
+                self.origins.append(self.here.number)
         if SESSION_RENEW in message and not self.refuse:
             fields = fake_engine.parse(message[SESSION_RENEW][0])
             if 2 in fields and self.renew_error:

@@ -14,8 +14,8 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 # pylint: disable=wrong-import-position
-from rig import (API_UID, EXIT_CONFIG, EXIT_ENGINE_GONE, EXIT_USAGE, PROGRAM, SLOW, Api, Client, FakeEngine, become_api,
-                 eventually, need, raw, run_cases, same)
+from rig import (API_UID, EXIT_CONFIG, EXIT_ENGINE_GONE, EXIT_USAGE, PROGRAM, SLOW, Api, Client, FakeEngine, UnixConnection,
+                 become_api, eventually, fake_engine, free_port, need, raw, run_cases, same, text_of)
 
 TOKEN, OTHER = "sbt_" + "a" * 64, "sbt_" + "b" * 64
 
@@ -238,8 +238,9 @@ def without_authentication_only_for_this_machine():
             ("Host: localhost\r\nOrigin: http://localhost:3000", 200), ("Host: localhost\r\nOrigin: https://127.0.0.1", 200),
             ("Host: localhost\r\nOrigin: http://evil.example.org", 403), ("Host: localhost\r\nOrigin: null", 403),
             ("Host: localhost\r\nOrigin: http://localhost.evil.example.org", 403)):
-        got, _ = raw(a, f"GET /v1/sessions HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n".encode(), tcp=True)
-        need(got.startswith(b"HTTP/1.1 %d " % status), f"{head}: {got}")
+        for path in ("/v1/sessions", "/v1/health", "/openapi.json", "/metrics"):
+            got, _ = raw(a, f"GET {path} HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n".encode(), tcp=True)
+            need(got.startswith(b"HTTP/1.1 %d " % status), f"{path} {head}: {got}")
     a.stop()
 
 
@@ -294,7 +295,7 @@ def bad_requests_are_refused():
         post + b"Content-Length: -1\r\n\r\n{}": 400, post + b"Content-Length: 99999999999999999999\r\n\r\n{}": 400,
         post + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": 400,
         post + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": 400,
-        post + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n": 501, post + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n": 501,
+        post + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n": 400, post + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n": 400,
         post + b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n": 400, post + b"Transfer-Encoding: chunked\r\n\r\nz\r\n\r\n": 400,
         post + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n": 400, post + b"Transfer-Encoding: chunked\r\n\r\n2\n{}\n0\n\n": 400,
         post + b"Expect: nonsense\r\nContent-Length: 2\r\n\r\n{}": 417,
@@ -303,7 +304,7 @@ def bad_requests_are_refused():
     for probe, wanted in probes.items():
         got, closed = raw(api(), probe + secret)
         got_status = status_of(got)
-        need(got_status == wanted or (wanted == 501 and got_status == 400), f"{probe[:120]}: {got[:200]}")
+        same(got_status, wanted, f"{probe[:120]}: {got[:200]}")
         need(closed or b"ontent-Length: 0" in got, f"{probe[:120]}: the connection stays open")
         same(len(re.findall(rb"HTTP/1\.1 \d\d\d ", got)), 1, f"{probe[:120]} was followed by an answer to what came behind")
         need(b'{"error":{"code":"' in got, got)
@@ -523,6 +524,10 @@ def errors_have_their_status():
         answer = client.ask("POST", "/v1/sessions", {"key": f"e{-code}"})
         same((answer.status, answer.code, answer.json["error"]["message"]), (status, name, "because of <this>"), code)
         same("retry-after" in answer.headers, status in (429, 503), f"Retry-After of {status}")
+    engine.create_error = "hang up"
+    answer = client.ask("POST", "/v1/sessions", {"key": "away"})
+    same((answer.status, answer.code, answer.headers.get("retry-after")), (503, "engine_unreachable", "1"))
+    # The next create, though it comes on the same place, has another connection.
     engine.create_error = None
     same(client.good("GET", "/v1/sessions").json, {"sessions": []}, "what failed is not there")
     session = client.session("x")
@@ -577,9 +582,182 @@ def many_at_once():
     a.stop()
 
 
+def attaching_and_renewing_are_uses():
+    client = Client(api())
+    session = client.session("used")
+    path = f"/v1/sessions/{session}"
+
+    def used():
+        return client.good("GET", path).json["last_used_at"]
+
+    for use in (lambda: client.session("used"), lambda: client.good("POST", path + "/renew", {"ttl_seconds": 5})):
+        before = used()
+        eventually(lambda b=before: used() == b and time.time() > b + 1.1, "a second passes, and looking at it is no use")
+        use()
+        need(used() > before, "it was no use")
+
+
+def an_idle_session_gets_a_sandbox_by_attaching():
+    a = Api(ENGINE.path, settings={"max_running": 1})
+    client = Client(a)
+    one = client.session("one")
+    client.session("two")
+    same(client.good("GET", f"/v1/sessions/{one}").json["state"], "idle")
+    answer = client.ask("POST", "/v1/sessions", {"key": "one"})
+    same((answer.status, answer.json["id"], answer.json["state"]), (200, one, "ready"))
+    a.stop()
+
+
+def settings_have_their_defaults():
+    out = run_program("--help")[1]
+    for name, value in (("max_connections", 128), ("max_running", 64), ("max_sessions", 16), ("socket_mode", "0600"), ("idle", 300)):
+        need(re.search(rf"^  {name} .*\(default: {value}\)$", out, re.M), f"{name}: {out}")
+    folder = api().folder + "/run/plain"
+    process = subprocess.Popen([PROGRAM, "--engine", ENGINE.path, "--socket", folder, "--set", "default_template=busybox"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=become_api)
+    try:
+        eventually(lambda: os.path.exists(folder), "it listens")
+        same(os.stat(folder).st_mode & 0o7777, 0o600, "the socket's mode")
+        plain = Client(api())
+        plain.connection = lambda timeout=60: UnixConnection(folder, timeout * SLOW)
+        eventually(lambda: plain.ask("GET", "/v1/health").json["engine_reachable"], "it reaches the engine")
+        for number in range(16):
+            plain.session(f"d{number}")
+        same(plain.ask("POST", "/v1/sessions", {"key": "one more"}).code, "quota_exceeded", "sixteen sessions, and one more")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def fields_reach_the_engine():
+    client = Client(api())
+    before = len(ENGINE.creates)
+    client.session("fields", template="debian", memory_mib=96, vcpus=3, ttl_seconds=1234, env={"A": "b c", "D": ""},
+                   egress_allow=["index.example.org:443", "*.dist.example.org"])
+    client.session("denied", egress_deny_all=True)
+    first, second = ENGINE.creates[before:]
+    same((first[1], first[2], first[3], sorted(first[4]), first[7], first[8]),
+         ([96], [3], [b"debian"], [b"A=b c", b"D="], [1234], [b"index.example.org:443", b"*.dist.example.org"]))
+    need(first[6][0].startswith(b"wks_") and len(first[6][0]) == 68 and first[6] != second[6], "workspaces")
+    same((second[1], second.get(8), second[9], second.get(7)), ([64], None, [1], None), "what is left out")
+
+
+def what_fails_before_it_starts_is_no_stream():
+    client = Client(api())
+    session = client.session("no stream")
+    for fields in ({"stream": True}, {"stream": True, "detach": True}):
+        answer = client.ask("POST", f"/v1/sessions/{session}/exec", {"command": "unavailable", **fields})
+        same((answer.status, answer.headers["content-type"]), (503, "application/json"), fields)
+        need(answer.code == "unavailable", answer)
+
+
+def a_long_silence_outlives_the_timeouts():
+    a = Api(ENGINE.path, settings={"head_ms": 200, "keep_ms": 200, "progress_ms": 200, "keepalive": 1})
+    session = Client(a).session("silent")
+    stream = Client(a).stream(session, "hang")
+    same(next(stream)[0], "started")
+    for _ in range(3):  # each comes after five times the longest pause
+        same(next(stream), ("comment", "keepalive"))
+    ENGINE.play(ENGINE.lines[-1], fake_engine.exec_result(out=b"late"))
+    same(text_of(stream.until("exit")), "late")
+    a.stop()
+
+
+def keys_have_their_time():
+    a = Api(ENGINE.path, settings={"replay_s": 2})
+    client = Client(a)
+    session = client.session("keys")
+
+    def replayed():
+        return client.good("POST", f"/v1/sessions/{session}/exec", {"command": "true"}, 200, {"Idempotency-Key": "k"}).headers.get(
+            "idempotency-replayed") == "true"
+
+    same((replayed(), replayed()), (False, True))
+    before = len(ENGINE.execs)
+    eventually(lambda: not replayed(), "it runs again when its time is over")
+    same(len(ENGINE.execs), before + 1)
+    need(re.search(r"^  replay_s .*\(default: 600\)$", run_program("--help")[1], re.M), "ten minutes")
+    a.stop()
+
+
+def connections_are_limited_by_a_flag():
+    a = Api(ENGINE.path, "--max-connections", "2")
+    session = Client(a).session("x")
+    streams = [Client(a).stream(session, "hang") for _ in range(2)]
+    got, closed = raw(a, b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+    need(got.startswith(b"HTTP/1.1 503") and b'"busy"' in got and closed, got)
+    for stream in streams:
+        stream.close()
+    a.stop()
+
+
+def ipv6_is_served():
+    a = api()
+    port = free_port()
+    v6 = Api(ENGINE.path, "--listen", f"[::1]:{port}", "--tokens", a.tokens)
+    with socket.socket(socket.AF_INET6) as s:
+        s.settimeout(20 * SLOW)
+        s.connect(("::1", port))
+        s.sendall(f"GET /v1/sessions HTTP/1.1\r\nHost: [::1]:{port}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        need(s.recv(65536).startswith(b"HTTP/1.1 200 "), "over IPv6")
+    v6.stop()
+
+
+def an_expired_session_is_forgotten():
+    engine = FakeEngine()
+    engine.expires = int(time.time()) + 1
+    a = Api(engine.path, settings={"max_running": 1, "idle": 1})
+    client = Client(a)
+    session = client.session("expires")
+    eventually(lambda: client.ask("GET", f"/v1/sessions/{session}").status == 404, "it is forgotten", 20)
+    same(client.good("GET", "/v1/sessions").json, {"sessions": []})
+    a.stop()
+    engine.close()
+
+
+def a_sandbox_that_takes_nothing_holds_up_its_writer():
+    engine = FakeEngine()
+    a = Api(engine.path)
+    client = Client(a)
+    session = client.session("full")
+    engine.sinks = []
+    before, size, writers = a.rss_kib(), 4 << 20, []
+    for _ in range(12):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(a.socket)
+        s.sendall(f"PUT {client.file(session, '/workspace/f')} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode())
+        s.setblocking(False)
+        writers.append([s, 0, time.monotonic()])
+
+    def all_wait():
+        for writer in writers:
+            try:
+                writer[1] += writer[0].send(b"x" * min(65536, size - writer[1]))
+                writer[2] = time.monotonic()
+            except BlockingIOError:
+                pass
+        return len(engine.sinks) == len(writers) and all(time.monotonic() - w[2] > 0.5 for w in writers)
+
+    eventually(all_wait, "they wait", 30)
+    need(all(0 < w[1] < size // 2 for w in writers), f"{[w[1] for w in writers]} bytes were taken for an agent that takes none")
+    need(a.rss_kib() - before < 12 * 512 * SLOW, f"{a.rss_kib() - before} KiB more for twelve writers")
+    for writer in writers:
+        writer[0].close()
+    for sink in engine.sinks:
+        sink.close()
+    engine.sinks = None
+    client.good("DELETE", f"/v1/sessions/{session}")
+    a.stop()
+    engine.close()
+
+
 run_cases([refuses_to_start, a_file_names_listeners, tokens_are_files_of_digests, only_a_closed_file_is_read, tcp_wants_a_token,
            tokens_change_without_a_restart, a_uid_is_known_by_its_socket, without_authentication_only_for_this_machine, tls_is_spoken,
            bad_requests_are_refused, requests_follow_each_other, a_thousand_requests_ahead_are_answered, methods_and_paths,
            continue_is_said_when_a_body_is_wanted, bodies_have_a_limit, json_is_read_strictly, slow_clients_end,
            connections_have_a_limit, it_drains, an_engine_that_stays_away_ends_it, errors_have_their_status,
-           everything_is_counted_and_logged, many_at_once], ENGINE.close)
+           everything_is_counted_and_logged, many_at_once, attaching_and_renewing_are_uses, an_idle_session_gets_a_sandbox_by_attaching,
+           settings_have_their_defaults, fields_reach_the_engine, what_fails_before_it_starts_is_no_stream,
+           a_long_silence_outlives_the_timeouts, keys_have_their_time,
+           connections_are_limited_by_a_flag, ipv6_is_served, an_expired_session_is_forgotten,
+           a_sandbox_that_takes_nothing_holds_up_its_writer], ENGINE.close)

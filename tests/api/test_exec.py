@@ -305,6 +305,14 @@ def keys_join_what_runs():
     one = CLIENT.events("POST", EXEC, body, {"Idempotency-Key": "stream"}).until("exit")
     two = CLIENT.events("POST", EXEC, body, {"Idempotency-Key": "stream"}).until("exit")
     same(two, one)
+    body = {"command": "echo a", "detach": True}
+    one = CLIENT.good("POST", EXEC, body, 202, {"Idempotency-Key": "ends"})
+    path = f"{EXEC}/{one.json['exec_id']}"
+    CLIENT.events("GET", path).until("exit")
+    for _ in range(2):
+        again = CLIENT.good("POST", EXEC, body, 202, {"Idempotency-Key": "ends"})
+        same((again.body, again.headers.get("idempotency-replayed")), (one.body, "true"), "the first answer, though it has ended")
+    same([k for k, _ in CLIENT.events("GET", path).until("exit")], ["started", "stdout", "exit"], "its events stay")
     body = {"command": "sleep 7200", "detach": True}
     ids = {CLIENT.good("POST", EXEC, body, 202, {"Idempotency-Key": "detached"}).json["exec_id"] for _ in range(3)}
     same(len(ids), 1, "one command")
@@ -322,6 +330,18 @@ def keys_are_a_hundred_and_twenty_eight():
     same(number("n128"), 129, "the latest is there")
     same(number("n1"), 2, "and the oldest of 128")
     same(number("n0"), 130, "one more is forgotten: it runs again")
+    # A detached command that has ended goes as any other; one that runs does not.
+    def detached(command, key):
+        return CLIENT.good("POST", EXEC, {"command": command, "detach": True}, 202, {"Idempotency-Key": key}).json["exec_id"]
+
+    ended, runs = detached("true", "d0"), detached("sleep 7300", "d1")
+    CLIENT.events("GET", f"{EXEC}/{ended}").until("exit")
+    same((detached("true", "d0"), detached("sleep 7300", "d1")), (ended, runs), "both are there")
+    for n in range(127):
+        number(f"m{n}")
+    same(detached("sleep 7300", "d1"), runs, "it runs, and its key stays")
+    need(detached("true", "d0") != ended, "the oldest that had ended went")
+    CLIENT.good("DELETE", f"{EXEC}/{runs}", status=204)
 
 
 def failures_are_not_replayed():

@@ -3,6 +3,7 @@
 import hashlib
 import http.client
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -245,6 +246,33 @@ def transfers_are_not_held_whole():
         connection.close()
 
 
+def a_delete_ends_transfers():
+    session = CLIENT.session("closed")
+    CLIENT.good("PUT", CLIENT.file(session, "/workspace/f"), b"x" * LIMIT, 204)
+    reader = CLIENT.connection()
+    reader.request("GET", CLIENT.file(session, "/workspace/f"))
+    response = reader.getresponse()
+    with socket.socket(socket.AF_UNIX) as writer:
+        writer.settimeout(60)
+        writer.connect(API.socket)
+        # One that sends a little now and then would keep the session for as long as it likes.
+        writer.sendall(f"PUT {CLIENT.file(session, '/workspace/f')} HTTP/1.1\r\nHost: x\r\nContent-Length: {LIMIT}\r\n\r\n".encode())
+        before = API.metric("file_bytes_in_total")
+        writer.sendall(b"x" * 1000)
+        same(CLIENT.ask("DELETE", f"/v1/sessions/{session}").status, 204)
+        got = writer.recv(65536)
+        need(got.startswith(b"HTTP/1.1 503 ") and b'"session_closed"' in got, got)
+        same(API.metric("file_bytes_in_total"), before)
+    try:
+        need(len(response.read()) < LIMIT, "all of it came")
+    except (http.client.IncompleteRead, ConnectionResetError):
+        pass
+    session = CLIENT.session("closed")
+    same(len(CLIENT.good("GET", CLIENT.file(session, "/workspace/f")).body), LIMIT, "the old file stays")
+    CLIENT.good("DELETE", f"/v1/sessions/{session}")
+
+
 run_cases([bytes_go_in_and_out, chunked_bodies_go_in, more_than_the_limit_is_refused, ranges_of_bytes, flags_of_writes, names_are_decoded_once,
            paths_stay_inside, metadata_and_changes, a_replaced_file_is_old_or_new, broken_off_transfers_leave_nothing,
-           a_file_that_shrinks_is_not_taken_for_whole, transfers_are_not_held_whole, a_full_disk_is_said])
+           a_file_that_shrinks_is_not_taken_for_whole, transfers_are_not_held_whole, a_delete_ends_transfers,
+           a_full_disk_is_said])

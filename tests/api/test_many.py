@@ -75,6 +75,18 @@ def a_thousand_sessions_are_kept_apart():
     engine.close()
 
 
+def each_sandbox_has_a_connection():
+    for settings, sessions, peers in (({}, 64, 64), ({"max_running": 250}, 250, 240)):
+        engine = FakeEngine()
+        a = Api(engine.path, settings={"max_sessions": 300, **settings})
+        client = Client(a)
+        for number in range(sessions):
+            client.session(f"c{number}")
+        same(len(set(engine.origins)), peers, f"connections of sandboxes with {settings}")
+        a.stop()
+        engine.close()
+
+
 def followers_cost_little():
     engine = FakeEngine()
     a = Api(engine.path, settings={"max_connections": FOLLOWERS + 50, "keepalive": 3600})
@@ -147,5 +159,5 @@ def an_engine_that_hangs_holds_up_only_who_needs_it():
     same(a.wait(40), 75, "exit code")
 
 
-run_cases([a_thousand_sessions_are_kept_apart, followers_cost_little, an_engine_that_restarts_is_found_again,
+run_cases([a_thousand_sessions_are_kept_apart, each_sandbox_has_a_connection, followers_cost_little, an_engine_that_restarts_is_found_again,
            an_engine_that_hangs_holds_up_only_who_needs_it])

@@ -47,7 +47,15 @@ def problems(value, schema, where="$"):
             yield f"{where}: {value!r} is not like {schema['pattern']}"
         if len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", 1 << 30):
             yield f"{where}: length of {value!r}"
+    if isinstance(value, int) and not isinstance(value, bool) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+        yield f"{where}: {value} is out of bounds"
+    if "oneOf" in schema and sum(not list(problems(value, {**s, "type": None})) for s in schema["oneOf"]) != 1:
+        yield f"{where}: not one of oneOf"
+    if isinstance(value, list) and not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", 1 << 30):
+        yield f"{where}: {len(value)} items"
     if isinstance(value, dict):
+        if len(value) > schema.get("maxProperties", 1 << 30):
+            yield f"{where}: {len(value)} members"
         for name in schema.get("required", []):
             if name not in value:
                 yield f"{where}: {name} is missing"
@@ -76,6 +84,10 @@ def check_answer(operation, answer):
     what = f"{operation['operationId']}: {answer}"
     need(str(answer.status) in operation["responses"], f"an answer that is not described: {what}")
     described = deref(operation["responses"][str(answer.status)])
+    headers = {name.lower(): deref(header) for name, header in described.get("headers", {}).items()}
+    for name in ("retry-after", "www-authenticate", "content-range", "accept-ranges", "idempotency-replayed", "x-content-type-options"):
+        need(name in headers or name not in answer.headers, f"{name} is not described: {what}")
+        need(name in answer.headers or not headers.get(name, {}).get("required"), f"{name} is missing: {what}")
     content = described.get("content")
     if content is None or answer.status == 204:
         same(answer.body, b"", what)
@@ -218,6 +230,14 @@ def some_value(rng, schema, depth=0):
     return some_text(rng)
 
 
+def query_problems(value, schema):
+    """What the text of a parameter has against its schema."""
+    text = str(value)
+    if schema.get("type") == "integer":
+        text = int(text) if re.fullmatch("[0-9]+", text) else text
+    return list(problems(text, schema))
+
+
 def tame(operation, body):
     """Commands must end, and sandboxes fit the machine."""
     if operation["operationId"] == "exec" and isinstance(body, dict):
@@ -233,7 +253,7 @@ def made_up_requests_get_described_answers():
     rng = random.Random(seed)
     session = CLIENT.session("made up")
     described = list(operations())
-    statuses = {}
+    statuses, broke = {}, 0
     for _ in range(ROUNDS):
         for path, method, operation, parameters in described:
             if operation["operationId"] in ("deleteSession", "metrics"):
@@ -241,18 +261,28 @@ def made_up_requests_get_described_answers():
             values = {"id": session if rng.random() < 0.9 else some_text(rng) or "x", "exec_id": some_text(rng) or "x"}
             query = {p["name"]: some_value(rng, p["schema"]) for p in parameters
                      if p["in"] == "query" and (p.get("required") or rng.random() < 0.4)}
+            broken = [p for q in parameters if q["name"] in query for p in query_problems(query[q["name"]], q["schema"])]
             body, content = None, operation.get("requestBody", {}).get("content", {})
             if "application/json" in content:
-                body = tame(operation, some_value(rng, content["application/json"]["schema"]))
+                schema = content["application/json"]["schema"]
+                body = tame(operation, some_value(rng, schema))
+                if isinstance(body, dict) and rng.random() < 0.05:
+                    body["nonsense"] = rng.choice([None, 1, "x"])
+                broken += problems(body, schema)
                 body = json.dumps(body).encode()
                 if rng.random() < 0.05:
-                    body = body[:rng.randrange(len(body) + 1)]
+                    broken, body = [], body[:rng.randrange(len(body) + 1)]
+                elif body.startswith(b'{"') and rng.random() < 0.05:
+                    broken, body = ["a field twice"], body[:-1] + b", " + body[1:]
             elif content:
                 body = os.urandom(rng.choice([0, 1, 1000, 100000]))
             answer = send(path, method, parameters, values, query, body)
             key = (operation["operationId"], answer.status)
             statuses[key] = statuses.get(key, 0) + 1
             check_answer(operation, answer)
+            broke += bool(broken)
+            need(not broken or operation["operationId"] in ("health", "openapi") or 400 <= answer.status < 500,
+                 f"{method} {path} {query} {body}: {broken[:3]}, and {answer}")
             need(answer.status not in (500,) or answer.code == "guest_io", f"{method} {path} {query} {body}: {answer}")
         for entry in CLIENT.good("GET", f"/v1/sessions/{session}/exec").json["execs"]:
             if entry["state"] == "running":
@@ -261,6 +291,7 @@ def made_up_requests_get_described_answers():
             if made["id"] != session:
                 CLIENT.good("DELETE", f"/v1/sessions/{made['id']}", status=204)
     need(len(statuses) > 25, statuses)
+    need(broke > ROUNDS, f"only {broke} requests broke a schema")
     need(API.process.poll() is None, "it lives")
 
 

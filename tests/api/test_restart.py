@@ -59,7 +59,7 @@ class Load:
     def judge(self, answer):
         if answer.status in (200, 201):
             self.good += 1
-        elif answer.status not in (404, 429, 503, 504, 500):  # 404: a server that is new knows no session
+        elif answer.status not in (404, 429, 503, 504):  # 404: a server that is new knows no session
             self.wrong.append(answer)
 
     def await_good(self, count):
