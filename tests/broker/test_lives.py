@@ -15,7 +15,8 @@ rig.enter()
 WORLD = rig.World()
 A, B, T = WORLD.guest(), WORLD.guest(), WORLD.guest(transparent=True)
 CREDENTIALS = "api.example.org = Bearer s3cret\n"
-BROKER = WORLD.broker(CREDENTIALS, max_conns=300, sandbox_max_conns=200, idle_ms=60000)
+# The environment's names of settings, here and below: those that the documents give.
+BROKER = WORLD.broker(CREDENTIALS, env={"SANDBOX_BROKER_MAX_CONNS": "300"}, sandbox_max_conns=200, idle_ms=60000)
 ENTRIES = ["index.example.org", "api.example.org", rig.ORIGIN + ":7"]
 
 
@@ -325,7 +326,7 @@ def settings_are_checked():
 
 
 def private_upstreams_where_they_are_wanted():
-    broker = WORLD.broker("", allow_private_upstream=1)
+    broker = WORLD.broker("", env={"SANDBOX_BROKER_ALLOW_PRIVATE_UPSTREAM": "1"})
     same(BROKER.remove(B.number)[0], 0)
     broker.add(B, ["loopback.example.org:7777", "127.0.0.1:7777", "multi.example.org"])
     server = rig.Origin(WORLD, "127.0.0.1", 7777, "site")
@@ -340,7 +341,7 @@ def private_upstreams_where_they_are_wanted():
 
 
 def a_small_limit_of_bodies():
-    broker = WORLD.broker("", max_body=1000)
+    broker = WORLD.broker("", env={"SANDBOX_BROKER_MAX_BODY": "1000"})
     same(BROKER.remove(B.number)[0], 0)
     broker.add(B, ENTRIES)
     wire = Wire(B.connect())
