@@ -218,6 +218,7 @@ class Seen:
         self.method, self.target = line.split(" ")[:2]
         self.body_len, self.body_sha, self.whole, self.framing = 0, hashlib.sha256(), False, None
         self.body = b""  # of git's requests only
+        self.reset = False  # the connection has been, after the answer
 
     def __repr__(self):
         return f"<{self.line} {self.fields}>"
@@ -317,6 +318,13 @@ class Origin:
         words = path.strip("/").split("/")
         if words[0] == "refuse-early":
             connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+            return False
+        if words[0] == "refuse-reset":
+            # Closed with bytes unread: a reset, behind the answer.
+            self.gate.wait(60)
+            connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+            os.close(connection.detach())
+            seen.reset = True
             return False
         if words[0] == "stall":
             self.gate.wait(60)

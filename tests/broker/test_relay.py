@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -416,6 +417,24 @@ def a_connection_carries_many_requests():
     need(wire.ended(), "it does not close")
 
 
+def a_guest_that_has_said_all_gets_its_answer():
+    """It closes its half behind the request; the answer, of any framing, arrives whole, and then the end."""
+    wanted = (bytes(range(256)) * 256 * 46)[:3000000]
+    for path in ("/bytes/3000000", "/chunked/3000000", "/close/3000000"):
+        wire = dial()
+        wire.send(origin_form("index.example.org", path))
+        wire.socket.shutdown(socket.SHUT_WR)
+        answer = wire.answer()
+        need(answer.status == 200 and answer.whole and answer.body == wanted, f"{path}: {answer}")
+        need(wire.ended(), f"{path}: the connection goes on")
+        wire.close()
+    wire = dial()
+    wire.send(origin_form("index.example.org", "/up", "POST", more="Content-Length: 200000\r\n")).send(bytes(200000))
+    wire.socket.shutdown(socket.SHUT_WR)
+    same(wire.answer().json()["body"], 200000)
+    wire.close()
+
+
 def hop_by_hop_fields_stay_behind():
     more = ("Connection: X-Mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: timeout=9\r\nTE: trailers\r\nProxy-Connection: x\r\n"
             "Trailer: X-T\r\nX-Kept: 1\r\n")
@@ -530,6 +549,31 @@ def early_answers_arrive():
     thread.join()
 
 
+def early_answers_outlive_a_reset():
+    """The broker learns at once that there is an answer, and that no more of the request can be written."""
+    WORLD.origin.gate.clear()
+    wire = dial()
+    try:
+        wire.send(origin_form("index.example.org", "/refuse-reset", "POST", more="Content-Length: 100000000\r\n"))
+        seen = eventually(lambda: [s for s in WORLD.origin.seen if s.target == "/refuse-reset"], "it never came")[-1]
+        wire.socket.settimeout(0.3)
+        try:
+            while True:
+                wire.socket.send(bytes(100000))
+        except TimeoutError:
+            pass  # every buffer on the way is full, so the broker waits to write
+        wire.socket.settimeout(20 * rig.SLOW)
+        os.kill(BROKER.process.pid, signal.SIGSTOP)
+        WORLD.origin.gate.set()
+        eventually(lambda: seen.reset, "no reset")
+    finally:
+        WORLD.origin.gate.set()
+        os.kill(BROKER.process.pid, signal.SIGCONT)
+    answer = wire.answer()
+    same((answer.status, answer.body), (413, b"big"))
+    wire.close()
+
+
 def cut_responses_look_cut():
     for path in ("/cut", "/cut-chunked"):
         answer = ask(origin_form("index.example.org", path))
@@ -587,6 +631,24 @@ def upgrades_become_tunnels():
     for other in ("h2c", "HTTP/2.0", "TLS/1.0", "websocket, h2c", "tcp"):
         seen = ask(origin_form("api.example.org", "/x", more=f"Upgrade: {other}\r\nConnection: Upgrade\r\n")).json()
         need("upgrade" not in [n.lower() for n, _ in seen["fields"]], f"{other} went along")
+
+
+def upgrades_within_a_tunnel_are_the_upstreams():
+    """WebSocket of a client that speaks TLS to the upstream itself, through CONNECT."""
+    wire = dial()
+    same(wire.send(connect("index.example.org:443")).answer("CONNECT").status, 200)
+    tls = Wire(client_tls(wire.socket, "index.example.org"))
+    answer = tls.send("GET /ws HTTP/1.1\r\nHost: index.example.org\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                      "Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n\r\n").answer()
+    same((answer.status, answer.field("upgrade"), answer.field("sec-websocket-accept")), (101, "websocket", "x"))
+    same(tls.stream.read(11), b"early-bytes", "sent with the 101")
+    for n in (1, 100, 16384, 60000):
+        data = os.urandom(n)
+        same(tls.send(data).stream.read(n), data, "both ways")
+    seen = [s for s in WORLD.origin.seen if s.target == "/ws"][-1]
+    same(dict(seen.fields), {"Host": "index.example.org", "Upgrade": "websocket", "Connection": "Upgrade",
+                             "Sec-WebSocket-Key": "eA==", "Sec-WebSocket-Version": "13"}, "as the client sent it")
+    tls.close()
 
 
 def upstreams_are_verified():
@@ -703,10 +765,10 @@ CASES = [origin_form_is_relayed, absolute_form_is_relayed_as_https, userinfo_and
          a_bare_star_earns_only_credentials, credentials_are_put_in_once,
          credentials_go_to_their_host_and_port_only, credentials_come_with_bodies_of_any_size, nothing_shows_a_credential,
          a_reload_changes_credentials_and_drops_nothing, a_bad_file_keeps_what_was_read, responses_of_every_framing,
-         a_connection_carries_many_requests, hop_by_hop_fields_stay_behind, chunked_bodies_are_chunked_anew,
+         a_connection_carries_many_requests, a_guest_that_has_said_all_gets_its_answer, hop_by_hop_fields_stay_behind, chunked_bodies_are_chunked_anew,
          both_framings_are_read_as_chunked, bodies_that_are_malformed, the_limit_of_bodies, expectations_are_the_upstreams,
-         interim_responses_are_passed, early_answers_arrive, cut_responses_look_cut, kept_connections_that_end_are_no_failure,
-         connections_are_not_shared, upgrades_become_tunnels, upstreams_are_verified, slow_heads_end, a_stalled_request_ends,
+         interim_responses_are_passed, early_answers_arrive, early_answers_outlive_a_reset, cut_responses_look_cut, kept_connections_that_end_are_no_failure,
+         connections_are_not_shared, upgrades_become_tunnels, upgrades_within_a_tunnel_are_the_upstreams, upstreams_are_verified, slow_heads_end, a_stalled_request_ends,
          heads_have_limits, a_guest_that_goes_takes_its_upstream_along, curl_works_unmodified, metrics_are_there]
 
 try:
