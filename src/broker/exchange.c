@@ -353,8 +353,8 @@ static void on_up_write(struct bufferevent *bev, void *arg)
     pump_request(arg);
 }
 
-// Nothing more can be written.  An upstream that answers early and closes with some of the request unread resets the connection,
-// and its answer is then still to be read: true, while that goes on.
+// Nothing more can be written.  An upstream that answers early and closes with some of the request unread resets the
+// connection, and its answer is then still to be read: true, while that goes on.
 static bool hear_out(struct exchange *x, short what)
 {
     if ((what & BEV_EVENT_WRITING) == 0 || (what & BEV_EVENT_READING) != 0 || x->up_deaf)
@@ -434,7 +434,21 @@ void exchange_guest_written(struct exchange *x)
     pump_response(x);
 }
 
+// Whether it is the guest's turn: all it sent of its body is on its way, and there should be more.  One that waits for a
+// 100 Continue has nothing to send yet.
+static bool guest_stopped(const struct exchange *x)
+{
+    if (x->up == NULL || x->request.over || x->up_deaf || evbuffer_get_length(bufferevent_get_output(x->up)) > 0)
+        return false;
+    return !x->guest->request->expects_continue || x->interim > 0 || x->request.moved > 0;
+}
+
 void exchange_timeout(struct exchange *x)
 {
-    fail(x, 502, "slow");
+    if (guest_stopped(x)) {
+        x->guest->record.detail = "the body stopped";
+        fail(x, 400, "bad_body");
+    } else {
+        fail(x, 502, "slow");
+    }
 }

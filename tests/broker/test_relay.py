@@ -14,7 +14,7 @@ from rig import Wire, eventually, need, same
 
 rig.enter()
 WORLD = rig.World()
-A, B = WORLD.guest(), WORLD.guest()
+A, B, STOPPING = WORLD.guest(), WORLD.guest(), WORLD.guest()
 SECRET, OTHER_SECRET, HEADER_SECRET = "Bearer s3cret-one", "Bearer s3cret-two", "k3y-in-a-header"
 CREDENTIALS = f"""
 api.example.org = {SECRET}
@@ -30,6 +30,8 @@ ADDED = ["index.example.org", "*.dist.example.org:443", "api.example.org", "keye
          "mapped.example.org", "nat64.example.org", "rebind.example.org", "127.0.0.1", "[::1]"]
 BROKER.add(A, ADDED)
 BROKER.add(B, ["*"])
+IMPATIENT = WORLD.broker(progress_ms=1000 * rig.SLOW)
+IMPATIENT.add(STOPPING, ["index.example.org"])
 
 
 def dial(guest=A):
@@ -698,6 +700,27 @@ def a_stalled_request_ends():
         WORLD.origin.gate.set()
 
 
+def a_body_that_stops_is_the_guests_fault():
+    for more, some in (("Content-Length: 10\r\n", b"short"), ("Content-Length: 10\r\n", b""),
+                       ("Transfer-Encoding: chunked\r\n", b"5\r\nhel"), ("Transfer-Encoding: chunked\r\n", b"5\r\nhello\r\n3"),
+                       ("Expect: 100-continue\r\nContent-Length: 10\r\n", b"")):
+        wire = dial(STOPPING)
+        wire.send(origin_form("index.example.org", "/stopped", "POST", more=more, guest=STOPPING)).send(some)
+        answer = wire.answer()
+        same((answer.status, answer.reason()), (400, "bad_body"), f"{more}{some}")
+        need(wire.ended(), "the connection goes on")
+        wire.close()
+    same(IMPATIENT.logged(reason="bad_body")[-1]["detail"], "the body stopped")
+    need(not any(s.whole for s in WORLD.origin.seen if s.target == "/stopped"), "an upstream took a cut body for whole")
+    # A guest that waits to be told to go on, or whose body is there, does not owe anything.
+    WORLD.origin.gate.clear()
+    try:
+        for path, more in (("/stall", "Content-Length: 0\r\n"), ("/stall", "Expect: 100-continue\r\nContent-Length: 10\r\n")):
+            refused(origin_form("index.example.org", path, "POST", more=more, guest=STOPPING), 502, "slow", STOPPING, "POST")
+    finally:
+        WORLD.origin.gate.set()
+
+
 def heads_have_limits():
     for more, status in (("X: " + "a" * 40000 + "\r\n", 431), ("".join(f"X{i}: 1\r\n" for i in range(101)), 431)):
         same(ask(origin_form("index.example.org", more=more)).status, status)
@@ -768,7 +791,7 @@ CASES = [origin_form_is_relayed, absolute_form_is_relayed_as_https, userinfo_and
          a_connection_carries_many_requests, a_guest_that_has_said_all_gets_its_answer, hop_by_hop_fields_stay_behind, chunked_bodies_are_chunked_anew,
          both_framings_are_read_as_chunked, bodies_that_are_malformed, the_limit_of_bodies, expectations_are_the_upstreams,
          interim_responses_are_passed, early_answers_arrive, early_answers_outlive_a_reset, cut_responses_look_cut, kept_connections_that_end_are_no_failure,
-         connections_are_not_shared, upgrades_become_tunnels, upgrades_within_a_tunnel_are_the_upstreams, upstreams_are_verified, slow_heads_end, a_stalled_request_ends,
+         connections_are_not_shared, upgrades_become_tunnels, upgrades_within_a_tunnel_are_the_upstreams, upstreams_are_verified, slow_heads_end, a_stalled_request_ends, a_body_that_stops_is_the_guests_fault,
          heads_have_limits, a_guest_that_goes_takes_its_upstream_along, curl_works_unmodified, metrics_are_there]
 
 try:
