@@ -179,6 +179,31 @@ def a_stranger_behind_the_device_is_closed():
     BROKER.logged("stranger", sandbox_id=A.number)
 
 
+def guests_that_vanish_are_found_out():
+    """No packet of a guest's comes any more: neither an end nor a reset."""
+    broker = WORLD.broker("", peer_ms=6000, idle_ms=3600000)
+    gone, there = WORLD.guest(), WORLD.guest()
+    for guest in (gone, there):
+        broker.add(guest, ENTRIES)
+    before = WORLD.echo.open
+    quiet, kept = tunnel(gone), tunnel(there)
+    idle = Wire(gone.connect())
+    same(idle.send(get(guest=gone)).answer().status, 200)
+    same(broker.metrics()["broker_connections"], 3)
+    gone.run("ip", "link", "set", "eth0", "down")
+    eventually(lambda: broker.metrics()["broker_connections"] == 1, "a guest that is gone is taken for one that is silent", 30)
+    eventually(lambda: WORLD.echo.open == before + 1, "its tunnel's other side stays")
+    same(broker.lines("relayed")[-1]["end"], "reset")
+    # One that is only silent answers.
+    kept.send(b"z")
+    same(kept.stream.read(1), b"z", "the other guest's tunnel")
+    kept.close()
+    eventually(lambda: broker.metrics()["broker_connections"] == 0, "connections stay")
+    for wire in (quiet, idle):
+        wire.close()
+    same(broker.stop(), 0)
+
+
 def too_many_are_told_so():
     held = [Wire(A.connect()) for _ in range(200)]
     eventually(lambda: BROKER.metrics()["broker_connections"] >= 200, "not open")
@@ -385,7 +410,7 @@ def an_orderly_end():
 
 
 CASES = [served_only_by_order, descriptors_are_looked_at, a_malformed_request_ends_the_line, nobody_else_commands,
-         the_first_word_is_hello, removed_is_gone_at_once, a_stranger_behind_the_device_is_closed, too_many_are_told_so,
+         the_first_word_is_hello, removed_is_gone_at_once, a_stranger_behind_the_device_is_closed, guests_that_vanish_are_found_out, too_many_are_told_so,
          a_slow_reader_costs_a_bounded_amount, uploads_cost_a_bounded_amount, a_kill_denies_everything_and_a_start_restores,
          it_is_confined, settings_are_checked, private_upstreams_where_they_are_wanted, a_small_limit_of_bodies, many_sandboxes,
          an_orderly_end]
