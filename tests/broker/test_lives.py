@@ -313,7 +313,26 @@ def a_kill_denies_everything_and_a_start_restores():
     same(errors, [])
 
 
+def listening():
+    """The inodes of the broker's TCP sockets that listen."""
+    mine = set()
+    for fd in os.listdir(f"/proc/{BROKER.process.pid}/fd"):
+        try:
+            mine.add(os.readlink(f"/proc/{BROKER.process.pid}/fd/{fd}"))
+        except FileNotFoundError:
+            pass
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{BROKER.process.pid}/net/{table}", encoding="ascii") as file:
+            rows = [line.split() for line in file.read().splitlines()[1:]]
+        found |= {int(row[9]) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
+    return found
+
+
 def it_is_confined():
+    handed = {os.fstat(s.fileno()).st_ino for guest in (A, B, T) for s in guest.listeners if s.type == socket.SOCK_STREAM}
+    same(len(handed), 5)
+    same(listening(), handed, "what listens, and what it was handed")
     with open(f"/proc/{BROKER.process.pid}/status", encoding="ascii") as file:
         status = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
     same(status["NoNewPrivs"], "1")
