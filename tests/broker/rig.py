@@ -55,6 +55,7 @@ NAMES = {
     "cgnat.example.org": ["100.64.0.1"],
     "multi.example.org": ["224.0.0.1"],
     "ula.example.org": ["fd00::1"],
+    "halves.example.org": [ORIGIN, "fd00::1"],  # its A is public, its AAAA is not
     "mapped.example.org": ["::ffff:10.0.0.1"],
     "nat64.example.org": ["64:ff9b::a9fe:a9fe"],
     "rebind.example.org": [ORIGIN],  # and something else the next time: see World.rebind
@@ -935,6 +936,12 @@ class World:
         run("nft", "add", "chain", "ip", "sandbox", "pre", "{ type nat hook prerouting priority -100; }")
         run("nft", "add", "chain", "ip", "sandbox", "in", "{ type filter hook input priority 0; }")
         make_certificates(self.folder)
+        # For OPENSSL_CONF: what the program itself does not forbid, OpenSSL allows.
+        self.lax_openssl = self.folder + "/openssl.cnf"
+        with open(self.lax_openssl, "w", encoding="ascii") as file:
+            file.write("openssl_conf = init\n[init]\nssl_conf = ssl\n[ssl]\nsystem_default = lax\n[lax]\nMinProtocol = TLSv1\n"
+                       "CipherString = DEFAULT@SECLEVEL=0\n")
+        os.chmod(self.lax_openssl, 0o644)
         self.dns = NameServer(self)
         self.dns.start()
         self.origin = Origin(self, ORIGIN, 443, "site")

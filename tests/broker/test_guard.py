@@ -32,7 +32,7 @@ PATH = "/v1/guard"
 def start(**more):
     settings = {"guard_listen": f"{ADDRESS}:{PORT}", "guard_url": "https://guard.example.org" + PATH,
                 "guard_certificate": WORLD.folder + "/site.pem", "guard_key": WORLD.folder + "/site.key", **more}
-    return WORLD.broker("", profiles=PROFILES, env={"KEY": "s3cret"}, **settings)
+    return WORLD.broker("", profiles=PROFILES, env={"KEY": "s3cret", "OPENSSL_CONF": WORLD.lax_openssl}, **settings)
 
 
 BROKER = start(guard_wait_ms=2000 * rig.SLOW)

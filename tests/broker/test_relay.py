@@ -26,7 +26,7 @@ BROKER = WORLD.broker(CREDENTIALS, head_ms=1500, idle_ms=3000, progress_ms=8000,
 ADDED = ["index.example.org", "*.dist.example.org:443", "api.example.org", "keyed.example.org", "two.example.org",
          "wrong-name.example.org", "index.example.org:8443", "api.example.org:8443", "xn--bcher-kva.example.org",
          rig.ORIGIN + ":443", "*.example.net", "nowhere.example.org", "loopback.example.org", "mixed.example.org",
-         "meta.example.org", "ten.example.org", "cgnat.example.org", "multi.example.org", "ula.example.org",
+         "meta.example.org", "ten.example.org", "cgnat.example.org", "multi.example.org", "ula.example.org", "halves.example.org",
          "mapped.example.org", "nat64.example.org", "rebind.example.org", "127.0.0.1", "[::1]"]
 BROKER.add(A, ADDED)
 BROKER.add(B, ["*"])
@@ -239,13 +239,14 @@ def addresses_in_every_notation():
 
 
 def names_that_lead_inside_are_denied():
-    for name in ("loopback", "mixed", "meta", "ten", "cgnat", "multi", "ula", "mapped", "nat64"):
+    for name in ("loopback", "mixed", "meta", "ten", "cgnat", "multi", "ula", "mapped", "nat64", "halves"):
         host = name + ".example.org"
         refused(origin_form(host), 403, "denied_address")
         refused(absolute(f"http://{host}/"), 403, "denied_address")
         refused(connect(host + ":443"), 403, "denied_address")
         BROKER.logged(decision="denied_address", host=host, status=403)
     same(BROKER.lines(decision="denied_address", host="ten.example.org")[-1]["address"], "10.1.2.3")
+    same(BROKER.lines(decision="denied_address", host="halves.example.org")[-1]["address"], "fd00::1")
     same(WORLD.private.accepted, 0, "connections to the host's loopback")
 
 
@@ -673,6 +674,19 @@ def upstreams_are_verified():
     same(WORLD.origin.hellos[before:], ["index.example.org"], "the name in the hello of the broker's own connection")
 
 
+def old_tls_is_refused_whatever_openssl_allows():
+    broker = WORLD.broker(env={"OPENSSL_CONF": WORLD.lax_openssl})
+    try:
+        BROKER.remove(B.number)
+        broker.add(B, ["api.example.org:8446", "index.example.org"])
+        refused(origin_form("api.example.org:8446", guest=B), 502, "untrusted", B)
+        need("protocol" in broker.lines(host="api.example.org")[-1]["detail"], f"{broker.lines(host='api.example.org')}")
+        same(ask(origin_form("index.example.org", guest=B), B).status, 200)
+    finally:
+        broker.stop()
+        BROKER.add(B, ["*"])
+
+
 # ---- guests that are slow, many or rude -------------------------------------------------------------------------------------
 
 def slow_heads_end():
@@ -791,7 +805,7 @@ CASES = [origin_form_is_relayed, absolute_form_is_relayed_as_https, userinfo_and
          a_connection_carries_many_requests, a_guest_that_has_said_all_gets_its_answer, hop_by_hop_fields_stay_behind, chunked_bodies_are_chunked_anew,
          both_framings_are_read_as_chunked, bodies_that_are_malformed, the_limit_of_bodies, expectations_are_the_upstreams,
          interim_responses_are_passed, early_answers_arrive, early_answers_outlive_a_reset, cut_responses_look_cut, kept_connections_that_end_are_no_failure,
-         connections_are_not_shared, upgrades_become_tunnels, upgrades_within_a_tunnel_are_the_upstreams, upstreams_are_verified, slow_heads_end, a_stalled_request_ends, a_body_that_stops_is_the_guests_fault,
+         connections_are_not_shared, upgrades_become_tunnels, upgrades_within_a_tunnel_are_the_upstreams, upstreams_are_verified, old_tls_is_refused_whatever_openssl_allows, slow_heads_end, a_stalled_request_ends, a_body_that_stops_is_the_guests_fault,
          heads_have_limits, a_guest_that_goes_takes_its_upstream_along, curl_works_unmodified, metrics_are_there]
 
 try:
