@@ -221,6 +221,8 @@ static void begin_relay(struct guest *g)
     }
     if (r->body.kind == HTTP_BODY_LENGTH && r->body.length > g->sandbox->broker->config.max_body) {
         g->sandbox->broker->metrics.body_too_large++;
+        // Nothing of it has gone anywhere.
+        g->record.decision = DENIED_MALFORMED;
         g->record.reason = "body_too_large";
         guest_answer(g, 413, true);
         return;

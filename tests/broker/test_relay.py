@@ -493,6 +493,9 @@ def the_limit_of_bodies():
     answer = ask(origin_form("index.example.org", "/over", "POST", more=f"Content-Length: {limit + 1}\r\n"))
     same((answer.status, answer.reason()), (413, "body_too_large"))
     same(len(WORLD.origin.seen), before, "requests upstream")
+    refusal = BROKER.logged(decision="denied_malformed", status=413)[-1]
+    same((refusal["reason"], refusal["host"]), ("body_too_large", "index.example.org"))
+    same(BROKER.metrics()['broker_egress_decisions_total{decision="denied_malformed"}'], len(BROKER.lines(decision="denied_malformed")))
     block = b"100000\r\n" + bytes(0x100000) + b"\r\n"
     wire = dial()
     wire.send(origin_form("index.example.org", "/over", "POST", more="Transfer-Encoding: chunked\r\n"))
@@ -504,6 +507,7 @@ def the_limit_of_bodies():
         raise AssertionError("256 MiB are not over the limit") from None
     same(wire.answer().status, 413)
     wire.close()
+    same(BROKER.logged(decision="allowed_anonymous", status=413)[-1]["reason"], "body_too_large", "of one that had gone out")
     seen = eventually(lambda: [s for s in WORLD.origin.seen if s.target == "/over"], "it never came")
     need(not seen[-1].whole, "the upstream took it for whole")
     # Exactly the limit is fine.
@@ -767,10 +771,15 @@ def metrics_are_there():
         same(m[f'broker_egress_decisions_total{{decision="{decision}"}}'], len(BROKER.lines(decision=decision)), decision)
     for direction in ("up", "down"):
         need(m[f'broker_relayed_bytes_total{{direction="{direction}"}}'] > 1000000, direction)
-    s = socket.socket(socket.AF_UNIX)
-    s.connect(BROKER.settings["metrics_socket"])
-    s.sendall(b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n")
-    need(s.recv(100).startswith(b"HTTP/1.1 404"), "another path")
+    both = "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    for request, status in (("GET /other HTTP/1.1\r\nHost: x\r\n\r\n", 404), ("POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+                            (both, 400), (both.replace("POST", "GET"), 400), ("GET /metrics HTTP/1.1\r\n\r\n", 400),
+                            ("GET /metrics HTTP/3.0\r\nHost: x\r\n\r\n", 505)):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(BROKER.settings["metrics_socket"])
+        wire = Wire(s)
+        same(wire.send(request).answer().status, status, request)
+        wire.close()
 
 
 def curl_works_unmodified():
