@@ -346,7 +346,8 @@ static void look_for_head(struct guest *g)
     } else if (r < 0) {
         guest_abort(g);
     } else if (g->eof) {
-        guest_free(g);  // between requests, or in the middle of a head: either way there is nothing to answer
+        // Between requests, or in the middle of a head: nothing to answer, but the last answer may still be going out.
+        linger(g);
     }
 }
 

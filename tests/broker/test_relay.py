@@ -431,6 +431,16 @@ def a_guest_that_has_said_all_gets_its_answer():
         need(answer.status == 200 and answer.whole and answer.body == wanted, f"{path}: {answer}")
         need(wire.ended(), f"{path}: the connection goes on")
         wire.close()
+    # Closed behind the answer's head, by one that reads slowly: the last bytes still wait when the broker looks for a next request.
+    for path in ("/bytes/3000000", "/chunked/3000000", "/close/3000000"):
+        wire = dial()
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.send(origin_form("index.example.org", path))
+        same(wire.socket.recv(8, socket.MSG_PEEK | socket.MSG_WAITALL), b"HTTP/1.1")
+        wire.socket.shutdown(socket.SHUT_WR)
+        answer = wire.answer()
+        need(answer.whole and answer.body == wanted, f"{path}, closed later: {len(answer.body)} bytes")
+        wire.close()
     wire = dial()
     wire.send(origin_form("index.example.org", "/up", "POST", more="Content-Length: 200000\r\n")).send(bytes(200000))
     wire.socket.shutdown(socket.SHUT_WR)
