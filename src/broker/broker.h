@@ -45,6 +45,7 @@
 enum {
     WINDOW = 64 * 1024,  // bytes held of each direction of a connection, in each of its two buffers
     SINGLE_MAX = 32 * 1024,
+    PEER_PROBES = 3,  // unanswered, in the second half of peer_ms
 };
 
 struct api_lines;
@@ -78,6 +79,9 @@ struct broker {
 
 // The bufferevents of this program: deferred callbacks, WINDOW as the high watermark, large single reads.
 void broker_tune(struct bufferevent *bev);
+// Has the kernel ask a silent TCP peer whether it is there: one that has gone without a word is an error after peer_ms.  (With
+// data under way the kernel sends that again instead, for about a quarter of an hour; a request's own limit is shorter.)
+void broker_watch_peer(const struct broker *b, int fd);
 // A bufferevent over a connected socket, which it will close; NULL without memory (the socket is closed then, too).
 struct bufferevent *broker_wrap(struct broker *b, int fd);
 

@@ -50,6 +50,7 @@ static const struct option options[] = {
     NUMBER(idle_ms, 10, 3600000, "75000", "a guest's connection is kept between requests"),
     NUMBER(progress_ms, 10, 86400000, "300000", "without a byte either way, a request ends"),
     NUMBER(tunnel_ms, 10, 86400000, "3600000", "likewise a tunnel"),
+    NUMBER(peer_ms, 6000, 86400000, "120000", "silent, and not answering the kernel either, a peer has gone"),
     NUMBER(connect_ms, 10, 600000, "15000", "to find, reach and verify an upstream"),
     NUMBER(pool_ms, 0, 600000, "30000", "an idle connection to an upstream is kept"),
     NUMBER(grant_calls, 1, 100000, "128", "calls of all grants at once; beyond: 429"),

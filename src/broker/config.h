@@ -32,6 +32,7 @@ struct config {
     uint64_t idle_ms;      // between requests
     uint64_t progress_ms;  // without a byte in either direction during a request
     uint64_t tunnel_ms;    // likewise in a tunnel
+    uint64_t peer_ms;      // until a silent peer that does not answer the kernel is taken for gone
     uint64_t connect_ms;   // to resolve, connect and shake hands
     uint64_t pool_ms;      // an idle connection to an upstream is kept
     uint64_t grant_calls;  // of all grants at once

@@ -141,7 +141,7 @@ static bool begin_connect(struct dial *d, const struct ip_addr *addr)
     if (fd < 0)
         return false;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int));
+    broker_watch_peer(d->broker, fd);
     SSL *ssl = NULL;
     if (d->tls && tls_client_new(d->broker->tls, &d->host, &ssl) < 0) {
         close(fd);

@@ -17,6 +17,7 @@ struct exchange {
     bool reused;         // `up` had been kept; nothing has come over it yet
     bool up_eof;         // the upstream has sent its last byte
     bool up_cut;         // and did not say that it was
+    bool up_deaf;        // it takes no more of the request; what it sent before that may be waiting
     bool upgraded;       // it has become a tunnel
     bool answered;       // the response's head is in the guest's buffer
     bool guest_keep;     // another request may follow
@@ -138,7 +139,7 @@ static int put_request(struct exchange *x)
 static void pump_request(struct exchange *x)
 {
     struct guest *g = x->guest;
-    if (x->up == NULL || x->request.over)
+    if (x->up == NULL || x->request.over || x->up_deaf)
         return;
     struct evbuffer *in = bufferevent_get_input(g->bev);
     int r = http_move(&x->request, in, bufferevent_get_output(x->up), WINDOW);
@@ -238,7 +239,7 @@ static void finish(struct exchange *x)
     bool keep = x->guest_keep && x->request.over;
     // All of the request must be out, too: an early answer may leave some of it waiting.
     bool sent = x->request.over && evbuffer_get_length(bufferevent_get_output(x->up)) == 0;
-    if (x->upstream_keep && sent && !x->up_eof) {
+    if (x->upstream_keep && sent && !x->up_eof && !x->up_deaf) {
         struct bufferevent *up = x->up;
         x->up = NULL;
         pool_put(x->broker->pool, &x->key, up);
@@ -352,15 +353,28 @@ static void on_up_write(struct bufferevent *bev, void *arg)
     pump_request(arg);
 }
 
+// Nothing more can be written.  An upstream that answers early and closes with some of the request unread resets the
+// connection, and its answer is then still to be read: true, while that goes on.
+static bool hear_out(struct exchange *x, short what)
+{
+    if ((what & BEV_EVENT_WRITING) == 0 || (what & BEV_EVENT_READING) != 0 || x->up_deaf)
+        return false;
+    x->up_deaf = true;
+    bufferevent_disable(x->up, EV_WRITE);
+    return bufferevent_enable(x->up, EV_READ) == 0;
+}
+
 // The end of the upstream's bytes.  An error is an end that was not announced (TLS without a close_notify).
 static void on_up_event(struct bufferevent *bev, short what, void *arg)
 {
     struct exchange *x = arg;
+    if (hear_out(x, what))
+        return;
     bool nothing = !x->answered && evbuffer_get_length(bufferevent_get_input(bev)) == 0;
     if (nothing && x->reused && repeatable(x->guest->request)) {
         bufferevent_free(x->up);
         x->up = NULL;
-        x->reused = false;
+        x->reused = x->up_deaf = false;
         dial(x);
         return;
     }
@@ -420,7 +434,21 @@ void exchange_guest_written(struct exchange *x)
     pump_response(x);
 }
 
+// Whether it is the guest's turn: all it sent of its body is on its way, and there should be more.  One that waits for a
+// 100 Continue has nothing to send yet.
+static bool guest_stopped(const struct exchange *x)
+{
+    if (x->up == NULL || x->request.over || x->up_deaf || evbuffer_get_length(bufferevent_get_output(x->up)) > 0)
+        return false;
+    return !x->guest->request->expects_continue || x->interim > 0 || x->request.moved > 0;
+}
+
 void exchange_timeout(struct exchange *x)
 {
-    fail(x, 502, "slow");
+    if (guest_stopped(x)) {
+        x->guest->record.detail = "the body stopped";
+        fail(x, 400, "bad_body");
+    } else {
+        fail(x, 502, "slow");
+    }
 }

@@ -27,7 +27,7 @@ void exchange_start(struct guest *g);
 // The guest's buffers have changed, or it has sent its last byte.
 void exchange_guest_read(struct exchange *x);
 void exchange_guest_written(struct exchange *x);
-// Nothing happened for too long.
+// Nothing happened for too long: 400 if the guest owes some of its body, else 502.
 void exchange_timeout(struct exchange *x);
 // Ends it without a word.  NULL is fine; returns NULL.
 struct exchange *exchange_free(struct exchange *x);

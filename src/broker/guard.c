@@ -37,6 +37,7 @@ static void on_connection(evutil_socket_t listening, short what, void *arg)
         if (fd < 0)
             return;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+        broker_watch_peer(g->broker, fd);
         guard_conn_new(g, fd);
     }
 }

@@ -221,6 +221,8 @@ static void begin_relay(struct guest *g)
     }
     if (r->body.kind == HTTP_BODY_LENGTH && r->body.length > g->sandbox->broker->config.max_body) {
         g->sandbox->broker->metrics.body_too_large++;
+        // Nothing of it has gone anywhere.
+        g->record.decision = DENIED_MALFORMED;
         g->record.reason = "body_too_large";
         guest_answer(g, 413, true);
         return;
@@ -344,7 +346,8 @@ static void look_for_head(struct guest *g)
     } else if (r < 0) {
         guest_abort(g);
     } else if (g->eof) {
-        guest_free(g);  // between requests, or in the middle of a head: either way there is nothing to answer
+        // Between requests, or in the middle of a head: nothing to answer, but the last answer may still be going out.
+        linger(g);
     }
 }
 

@@ -49,6 +49,7 @@ static void on_connection(void *arg, int fd, const struct sockaddr *from, sockle
         close(fd);
         return;
     }
+    broker_watch_peer(l->sandbox->broker, fd);
     l->sandbox->broker->metrics.connections++;
     l->fn(l->sandbox, fd);
 }

@@ -13,7 +13,7 @@ enum decision {
     DENIED_UNCONFIGURED,  // only a bare * covers the host, and no credential is on file for it
     DENIED_ADDRESS,       // the name leads to an address that is not public
     DENIED_TOKEN,         // no token, or not this sandbox's
-    DENIED_MALFORMED,     // not a request that could be judged
+    DENIED_MALFORMED,     // not a request that could be judged, or one that says it is too large
     DENIED_BUSY,          // too many connections
     DECISIONS,
 };

@@ -3,6 +3,7 @@
 #include "broker/grant_metrics.h"
 #include "http/head.h"
 #include "http/patience.h"
+#include "http/status.h"
 #include "sys/unixsock.h"
 
 #include <errno.h>
@@ -42,16 +43,21 @@ static void reader_free(struct reader *r)
     free(r);
 }
 
-static void answer(struct reader *r, bool good)
+static void answer(struct reader *r, unsigned status)
 {
+    bool good = status == 200;
     cleanup_buf struct buf text = BUF_INIT((size_t)METRICS_TEXT_MAX + GRANT_METRICS_TEXT_MAX);
     if (good) {
         metrics_write(&r->server->broker->metrics, &text);
         grant_metrics_write(r->server->broker->grant_metrics, &text);
     }
     struct http_writer w = {.out = bufferevent_get_output(r->bev)};
-    http_put_text(&w, good ? "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n" : "HTTP/1.1 404 Not Found\r\n");
-    http_put_text(&w, "Connection: close\r\n");
+    char line[16];
+    snprintf(line, sizeof line, "HTTP/1.1 %u ", status);
+    http_put_text(&w, line);
+    http_put_text(&w, http_status_phrase(status));
+    http_put_text(&w, good ? "\r\nContent-Type: text/plain; version=0.0.4" : "");
+    http_put_text(&w, "\r\nConnection: close\r\n");
     http_put_number(&w, "Content-Length", text.len);
     http_put_end(&w);
     http_put(&w, (struct http_text){(const char *)text.data, text.len});
@@ -71,9 +77,17 @@ static void on_read(struct bufferevent *bev, void *arg)
     int found = http_head_take(&r->head, in, &why);
     if (found == 0)
         return;
-    bool good = found == 1 && http_request_parse(r->head.bytes, r->head.n, 0, &request, &why) == 0 &&
-                http_text_equal(request.method, HTTP_TEXT("GET")) && http_text_equal(request.target, HTTP_TEXT("/metrics"));
-    answer(r, good);
+    if (found == 1 && http_request_parse(r->head.bytes, r->head.n, 0, &request, &why) < 0)
+        found = -EBADMSG;
+    if (found == 1 && http_text_equal(request.method, HTTP_TEXT("GET")) &&
+        http_text_equal(request.target, HTTP_TEXT("/metrics")))
+        answer(r, 200);
+    else if (found == 1)
+        answer(r, 404);
+    else if (found == -EBADMSG)
+        answer(r, (unsigned)http_refusal_status(why));
+    else
+        reader_free(r);
 }
 
 static void on_write(struct bufferevent *bev, void *arg)

@@ -55,6 +55,7 @@ NAMES = {
     "cgnat.example.org": ["100.64.0.1"],
     "multi.example.org": ["224.0.0.1"],
     "ula.example.org": ["fd00::1"],
+    "halves.example.org": [ORIGIN, "fd00::1"],  # its A is public, its AAAA is not
     "mapped.example.org": ["::ffff:10.0.0.1"],
     "nat64.example.org": ["64:ff9b::a9fe:a9fe"],
     "rebind.example.org": [ORIGIN],  # and something else the next time: see World.rebind
@@ -218,6 +219,7 @@ class Seen:
         self.method, self.target = line.split(" ")[:2]
         self.body_len, self.body_sha, self.whole, self.framing = 0, hashlib.sha256(), False, None
         self.body = b""  # of git's requests only
+        self.reset = False  # the connection has been, after the answer
 
     def __repr__(self):
         return f"<{self.line} {self.fields}>"
@@ -317,6 +319,13 @@ class Origin:
         words = path.strip("/").split("/")
         if words[0] == "refuse-early":
             connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+            return False
+        if words[0] == "refuse-reset":
+            # Closed with bytes unread: a reset, behind the answer.
+            self.gate.wait(60)
+            connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+            os.close(connection.detach())
+            seen.reset = True
             return False
         if words[0] == "stall":
             self.gate.wait(60)
@@ -927,6 +936,12 @@ class World:
         run("nft", "add", "chain", "ip", "sandbox", "pre", "{ type nat hook prerouting priority -100; }")
         run("nft", "add", "chain", "ip", "sandbox", "in", "{ type filter hook input priority 0; }")
         make_certificates(self.folder)
+        # For OPENSSL_CONF: what the program itself does not forbid, OpenSSL allows.
+        self.lax_openssl = self.folder + "/openssl.cnf"
+        with open(self.lax_openssl, "w", encoding="ascii") as file:
+            file.write("openssl_conf = init\n[init]\nssl_conf = ssl\n[ssl]\nsystem_default = lax\n[lax]\nMinProtocol = TLSv1\n"
+                       "CipherString = DEFAULT@SECLEVEL=0\n")
+        os.chmod(self.lax_openssl, 0o644)
         self.dns = NameServer(self)
         self.dns.start()
         self.origin = Origin(self, ORIGIN, 443, "site")

@@ -15,7 +15,8 @@ rig.enter()
 WORLD = rig.World()
 A, B, T = WORLD.guest(), WORLD.guest(), WORLD.guest(transparent=True)
 CREDENTIALS = "api.example.org = Bearer s3cret\n"
-BROKER = WORLD.broker(CREDENTIALS, max_conns=300, sandbox_max_conns=200, idle_ms=60000)
+# The environment's names of settings, here and below: those that the documents give.
+BROKER = WORLD.broker(CREDENTIALS, env={"SANDBOX_BROKER_MAX_CONNS": "300"}, sandbox_max_conns=200, idle_ms=60000)
 ENTRIES = ["index.example.org", "api.example.org", rig.ORIGIN + ":7"]
 
 
@@ -178,6 +179,31 @@ def a_stranger_behind_the_device_is_closed():
     BROKER.logged("stranger", sandbox_id=A.number)
 
 
+def guests_that_vanish_are_found_out():
+    """No packet of a guest's comes any more: neither an end nor a reset."""
+    broker = WORLD.broker("", peer_ms=6000, idle_ms=3600000)
+    gone, there = WORLD.guest(), WORLD.guest()
+    for guest in (gone, there):
+        broker.add(guest, ENTRIES)
+    before = WORLD.echo.open
+    quiet, kept = tunnel(gone), tunnel(there)
+    idle = Wire(gone.connect())
+    same(idle.send(get(guest=gone)).answer().status, 200)
+    same(broker.metrics()["broker_connections"], 3)
+    gone.run("ip", "link", "set", "eth0", "down")
+    eventually(lambda: broker.metrics()["broker_connections"] == 1, "a guest that is gone is taken for one that is silent", 30)
+    eventually(lambda: WORLD.echo.open == before + 1, "its tunnel's other side stays")
+    same(broker.lines("relayed")[-1]["end"], "reset")
+    # One that is only silent answers.
+    kept.send(b"z")
+    same(kept.stream.read(1), b"z", "the other guest's tunnel")
+    kept.close()
+    eventually(lambda: broker.metrics()["broker_connections"] == 0, "connections stay")
+    for wire in (quiet, idle):
+        wire.close()
+    same(broker.stop(), 0)
+
+
 def too_many_are_told_so():
     held = [Wire(A.connect()) for _ in range(200)]
     eventually(lambda: BROKER.metrics()["broker_connections"] >= 200, "not open")
@@ -287,7 +313,26 @@ def a_kill_denies_everything_and_a_start_restores():
     same(errors, [])
 
 
+def listening():
+    """The inodes of the broker's TCP sockets that listen."""
+    mine = set()
+    for fd in os.listdir(f"/proc/{BROKER.process.pid}/fd"):
+        try:
+            mine.add(os.readlink(f"/proc/{BROKER.process.pid}/fd/{fd}"))
+        except FileNotFoundError:
+            pass
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/{BROKER.process.pid}/net/{table}", encoding="ascii") as file:
+            rows = [line.split() for line in file.read().splitlines()[1:]]
+        found |= {int(row[9]) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
+    return found
+
+
 def it_is_confined():
+    handed = {os.fstat(s.fileno()).st_ino for guest in (A, B, T) for s in guest.listeners if s.type == socket.SOCK_STREAM}
+    same(len(handed), 5)
+    same(listening(), handed, "what listens, and what it was handed")
     with open(f"/proc/{BROKER.process.pid}/status", encoding="ascii") as file:
         status = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
     same(status["NoNewPrivs"], "1")
@@ -325,7 +370,7 @@ def settings_are_checked():
 
 
 def private_upstreams_where_they_are_wanted():
-    broker = WORLD.broker("", allow_private_upstream=1)
+    broker = WORLD.broker("", env={"SANDBOX_BROKER_ALLOW_PRIVATE_UPSTREAM": "1"})
     same(BROKER.remove(B.number)[0], 0)
     broker.add(B, ["loopback.example.org:7777", "127.0.0.1:7777", "multi.example.org"])
     server = rig.Origin(WORLD, "127.0.0.1", 7777, "site")
@@ -340,7 +385,7 @@ def private_upstreams_where_they_are_wanted():
 
 
 def a_small_limit_of_bodies():
-    broker = WORLD.broker("", max_body=1000)
+    broker = WORLD.broker("", env={"SANDBOX_BROKER_MAX_BODY": "1000"})
     same(BROKER.remove(B.number)[0], 0)
     broker.add(B, ENTRIES)
     wire = Wire(B.connect())
@@ -384,7 +429,7 @@ def an_orderly_end():
 
 
 CASES = [served_only_by_order, descriptors_are_looked_at, a_malformed_request_ends_the_line, nobody_else_commands,
-         the_first_word_is_hello, removed_is_gone_at_once, a_stranger_behind_the_device_is_closed, too_many_are_told_so,
+         the_first_word_is_hello, removed_is_gone_at_once, a_stranger_behind_the_device_is_closed, guests_that_vanish_are_found_out, too_many_are_told_so,
          a_slow_reader_costs_a_bounded_amount, uploads_cost_a_bounded_amount, a_kill_denies_everything_and_a_start_restores,
          it_is_confined, settings_are_checked, private_upstreams_where_they_are_wanted, a_small_limit_of_bodies, many_sandboxes,
          an_orderly_end]

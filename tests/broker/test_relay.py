@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -13,7 +14,7 @@ from rig import Wire, eventually, need, same
 
 rig.enter()
 WORLD = rig.World()
-A, B = WORLD.guest(), WORLD.guest()
+A, B, STOPPING = WORLD.guest(), WORLD.guest(), WORLD.guest()
 SECRET, OTHER_SECRET, HEADER_SECRET = "Bearer s3cret-one", "Bearer s3cret-two", "k3y-in-a-header"
 CREDENTIALS = f"""
 api.example.org = {SECRET}
@@ -25,10 +26,12 @@ BROKER = WORLD.broker(CREDENTIALS, head_ms=1500, idle_ms=3000, progress_ms=8000,
 ADDED = ["index.example.org", "*.dist.example.org:443", "api.example.org", "keyed.example.org", "two.example.org",
          "wrong-name.example.org", "index.example.org:8443", "api.example.org:8443", "xn--bcher-kva.example.org",
          rig.ORIGIN + ":443", "*.example.net", "nowhere.example.org", "loopback.example.org", "mixed.example.org",
-         "meta.example.org", "ten.example.org", "cgnat.example.org", "multi.example.org", "ula.example.org",
+         "meta.example.org", "ten.example.org", "cgnat.example.org", "multi.example.org", "ula.example.org", "halves.example.org",
          "mapped.example.org", "nat64.example.org", "rebind.example.org", "127.0.0.1", "[::1]"]
 BROKER.add(A, ADDED)
 BROKER.add(B, ["*"])
+IMPATIENT = WORLD.broker(progress_ms=1000 * rig.SLOW)
+IMPATIENT.add(STOPPING, ["index.example.org"])
 
 
 def dial(guest=A):
@@ -236,13 +239,14 @@ def addresses_in_every_notation():
 
 
 def names_that_lead_inside_are_denied():
-    for name in ("loopback", "mixed", "meta", "ten", "cgnat", "multi", "ula", "mapped", "nat64"):
+    for name in ("loopback", "mixed", "meta", "ten", "cgnat", "multi", "ula", "mapped", "nat64", "halves"):
         host = name + ".example.org"
         refused(origin_form(host), 403, "denied_address")
         refused(absolute(f"http://{host}/"), 403, "denied_address")
         refused(connect(host + ":443"), 403, "denied_address")
         BROKER.logged(decision="denied_address", host=host, status=403)
     same(BROKER.lines(decision="denied_address", host="ten.example.org")[-1]["address"], "10.1.2.3")
+    same(BROKER.lines(decision="denied_address", host="halves.example.org")[-1]["address"], "fd00::1")
     same(WORLD.private.accepted, 0, "connections to the host's loopback")
 
 
@@ -416,6 +420,34 @@ def a_connection_carries_many_requests():
     need(wire.ended(), "it does not close")
 
 
+def a_guest_that_has_said_all_gets_its_answer():
+    """It closes its half behind the request; the answer, of any framing, arrives whole, and then the end."""
+    wanted = (bytes(range(256)) * 256 * 46)[:3000000]
+    for path in ("/bytes/3000000", "/chunked/3000000", "/close/3000000"):
+        wire = dial()
+        wire.send(origin_form("index.example.org", path))
+        wire.socket.shutdown(socket.SHUT_WR)
+        answer = wire.answer()
+        need(answer.status == 200 and answer.whole and answer.body == wanted, f"{path}: {answer}")
+        need(wire.ended(), f"{path}: the connection goes on")
+        wire.close()
+    # Closed behind the answer's head, by one that reads slowly: the last bytes still wait when the broker looks for a next request.
+    for path in ("/bytes/3000000", "/chunked/3000000", "/close/3000000"):
+        wire = dial()
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.send(origin_form("index.example.org", path))
+        same(wire.socket.recv(8, socket.MSG_PEEK | socket.MSG_WAITALL), b"HTTP/1.1")
+        wire.socket.shutdown(socket.SHUT_WR)
+        answer = wire.answer()
+        need(answer.whole and answer.body == wanted, f"{path}, closed later: {len(answer.body)} bytes")
+        wire.close()
+    wire = dial()
+    wire.send(origin_form("index.example.org", "/up", "POST", more="Content-Length: 200000\r\n")).send(bytes(200000))
+    wire.socket.shutdown(socket.SHUT_WR)
+    same(wire.answer().json()["body"], 200000)
+    wire.close()
+
+
 def hop_by_hop_fields_stay_behind():
     more = ("Connection: X-Mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: timeout=9\r\nTE: trailers\r\nProxy-Connection: x\r\n"
             "Trailer: X-T\r\nX-Kept: 1\r\n")
@@ -471,6 +503,9 @@ def the_limit_of_bodies():
     answer = ask(origin_form("index.example.org", "/over", "POST", more=f"Content-Length: {limit + 1}\r\n"))
     same((answer.status, answer.reason()), (413, "body_too_large"))
     same(len(WORLD.origin.seen), before, "requests upstream")
+    refusal = BROKER.logged(decision="denied_malformed", status=413)[-1]
+    same((refusal["reason"], refusal["host"]), ("body_too_large", "index.example.org"))
+    same(BROKER.metrics()['broker_egress_decisions_total{decision="denied_malformed"}'], len(BROKER.lines(decision="denied_malformed")))
     block = b"100000\r\n" + bytes(0x100000) + b"\r\n"
     wire = dial()
     wire.send(origin_form("index.example.org", "/over", "POST", more="Transfer-Encoding: chunked\r\n"))
@@ -482,6 +517,7 @@ def the_limit_of_bodies():
         raise AssertionError("256 MiB are not over the limit") from None
     same(wire.answer().status, 413)
     wire.close()
+    same(BROKER.logged(decision="allowed_anonymous", status=413)[-1]["reason"], "body_too_large", "of one that had gone out")
     seen = eventually(lambda: [s for s in WORLD.origin.seen if s.target == "/over"], "it never came")
     need(not seen[-1].whole, "the upstream took it for whole")
     # Exactly the limit is fine.
@@ -528,6 +564,31 @@ def early_answers_arrive():
     same((answer.status, answer.body), (413, b"big"))
     wire.socket.close()
     thread.join()
+
+
+def early_answers_outlive_a_reset():
+    """The broker learns at once that there is an answer, and that no more of the request can be written."""
+    WORLD.origin.gate.clear()
+    wire = dial()
+    try:
+        wire.send(origin_form("index.example.org", "/refuse-reset", "POST", more="Content-Length: 100000000\r\n"))
+        seen = eventually(lambda: [s for s in WORLD.origin.seen if s.target == "/refuse-reset"], "it never came")[-1]
+        wire.socket.settimeout(0.3)
+        try:
+            while True:
+                wire.socket.send(bytes(100000))
+        except TimeoutError:
+            pass  # every buffer on the way is full, so the broker waits to write
+        wire.socket.settimeout(20 * rig.SLOW)
+        os.kill(BROKER.process.pid, signal.SIGSTOP)
+        WORLD.origin.gate.set()
+        eventually(lambda: seen.reset, "no reset")
+    finally:
+        WORLD.origin.gate.set()
+        os.kill(BROKER.process.pid, signal.SIGCONT)
+    answer = wire.answer()
+    same((answer.status, answer.body), (413, b"big"))
+    wire.close()
 
 
 def cut_responses_look_cut():
@@ -589,6 +650,24 @@ def upgrades_become_tunnels():
         need("upgrade" not in [n.lower() for n, _ in seen["fields"]], f"{other} went along")
 
 
+def upgrades_within_a_tunnel_are_the_upstreams():
+    """WebSocket of a client that speaks TLS to the upstream itself, through CONNECT."""
+    wire = dial()
+    same(wire.send(connect("index.example.org:443")).answer("CONNECT").status, 200)
+    tls = Wire(client_tls(wire.socket, "index.example.org"))
+    answer = tls.send("GET /ws HTTP/1.1\r\nHost: index.example.org\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                      "Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n\r\n").answer()
+    same((answer.status, answer.field("upgrade"), answer.field("sec-websocket-accept")), (101, "websocket", "x"))
+    same(tls.stream.read(11), b"early-bytes", "sent with the 101")
+    for n in (1, 100, 16384, 60000):
+        data = os.urandom(n)
+        same(tls.send(data).stream.read(n), data, "both ways")
+    seen = [s for s in WORLD.origin.seen if s.target == "/ws"][-1]
+    same(dict(seen.fields), {"Host": "index.example.org", "Upgrade": "websocket", "Connection": "Upgrade",
+                             "Sec-WebSocket-Key": "eA==", "Sec-WebSocket-Version": "13"}, "as the client sent it")
+    tls.close()
+
+
 def upstreams_are_verified():
     BROKER.remove(B.number)
     BROKER.add(B, ["api.example.org:8444", "api.example.org:8445", "api.example.org:8446", "wrong-name.example.org",
@@ -603,9 +682,23 @@ def upstreams_are_verified():
     finally:
         BROKER.remove(B.number)
         BROKER.add(B, ["*"])
-    same(WORLD.origin.hellos[-1] if WORLD.origin.hellos else None, WORLD.origin.hellos[-1])
-    ask(origin_form("index.example.org", method="POST", more="Content-Length: 0\r\nConnection: close\r\n"))
-    need("index.example.org" in WORLD.origin.hellos, "no SNI")
+    BROKER_RESET_POOL()
+    before = len(WORLD.origin.hellos)
+    same(ask(origin_form("index.example.org")).status, 200)
+    same(WORLD.origin.hellos[before:], ["index.example.org"], "the name in the hello of the broker's own connection")
+
+
+def old_tls_is_refused_whatever_openssl_allows():
+    broker = WORLD.broker(env={"OPENSSL_CONF": WORLD.lax_openssl})
+    try:
+        BROKER.remove(B.number)
+        broker.add(B, ["api.example.org:8446", "index.example.org"])
+        refused(origin_form("api.example.org:8446", guest=B), 502, "untrusted", B)
+        need("protocol" in broker.lines(host="api.example.org")[-1]["detail"], f"{broker.lines(host='api.example.org')}")
+        same(ask(origin_form("index.example.org", guest=B), B).status, 200)
+    finally:
+        broker.stop()
+        BROKER.add(B, ["*"])
 
 
 # ---- guests that are slow, many or rude -------------------------------------------------------------------------------------
@@ -631,6 +724,27 @@ def a_stalled_request_ends():
     WORLD.origin.gate.clear()
     try:
         refused(origin_form("index.example.org", "/stall"), 502, "slow")
+    finally:
+        WORLD.origin.gate.set()
+
+
+def a_body_that_stops_is_the_guests_fault():
+    for more, some in (("Content-Length: 10\r\n", b"short"), ("Content-Length: 10\r\n", b""),
+                       ("Transfer-Encoding: chunked\r\n", b"5\r\nhel"), ("Transfer-Encoding: chunked\r\n", b"5\r\nhello\r\n3"),
+                       ("Expect: 100-continue\r\nContent-Length: 10\r\n", b"")):
+        wire = dial(STOPPING)
+        wire.send(origin_form("index.example.org", "/stopped", "POST", more=more, guest=STOPPING)).send(some)
+        answer = wire.answer()
+        same((answer.status, answer.reason()), (400, "bad_body"), f"{more}{some}")
+        need(wire.ended(), "the connection goes on")
+        wire.close()
+    same(IMPATIENT.logged(reason="bad_body")[-1]["detail"], "the body stopped")
+    need(not any(s.whole for s in WORLD.origin.seen if s.target == "/stopped"), "an upstream took a cut body for whole")
+    # A guest that waits to be told to go on, or whose body is there, does not owe anything.
+    WORLD.origin.gate.clear()
+    try:
+        for path, more in (("/stall", "Content-Length: 0\r\n"), ("/stall", "Expect: 100-continue\r\nContent-Length: 10\r\n")):
+            refused(origin_form("index.example.org", path, "POST", more=more, guest=STOPPING), 502, "slow", STOPPING, "POST")
     finally:
         WORLD.origin.gate.set()
 
@@ -667,10 +781,15 @@ def metrics_are_there():
         same(m[f'broker_egress_decisions_total{{decision="{decision}"}}'], len(BROKER.lines(decision=decision)), decision)
     for direction in ("up", "down"):
         need(m[f'broker_relayed_bytes_total{{direction="{direction}"}}'] > 1000000, direction)
-    s = socket.socket(socket.AF_UNIX)
-    s.connect(BROKER.settings["metrics_socket"])
-    s.sendall(b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n")
-    need(s.recv(100).startswith(b"HTTP/1.1 404"), "another path")
+    both = "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    for request, status in (("GET /other HTTP/1.1\r\nHost: x\r\n\r\n", 404), ("POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+                            (both, 400), (both.replace("POST", "GET"), 400), ("GET /metrics HTTP/1.1\r\n\r\n", 400),
+                            ("GET /metrics HTTP/3.0\r\nHost: x\r\n\r\n", 505)):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(BROKER.settings["metrics_socket"])
+        wire = Wire(s)
+        same(wire.send(request).answer().status, status, request)
+        wire.close()
 
 
 def curl_works_unmodified():
@@ -702,10 +821,10 @@ CASES = [origin_form_is_relayed, absolute_form_is_relayed_as_https, userinfo_and
          a_bare_star_earns_only_credentials, credentials_are_put_in_once,
          credentials_go_to_their_host_and_port_only, credentials_come_with_bodies_of_any_size, nothing_shows_a_credential,
          a_reload_changes_credentials_and_drops_nothing, a_bad_file_keeps_what_was_read, responses_of_every_framing,
-         a_connection_carries_many_requests, hop_by_hop_fields_stay_behind, chunked_bodies_are_chunked_anew,
+         a_connection_carries_many_requests, a_guest_that_has_said_all_gets_its_answer, hop_by_hop_fields_stay_behind, chunked_bodies_are_chunked_anew,
          both_framings_are_read_as_chunked, bodies_that_are_malformed, the_limit_of_bodies, expectations_are_the_upstreams,
-         interim_responses_are_passed, early_answers_arrive, cut_responses_look_cut, kept_connections_that_end_are_no_failure,
-         connections_are_not_shared, upgrades_become_tunnels, upstreams_are_verified, slow_heads_end, a_stalled_request_ends,
+         interim_responses_are_passed, early_answers_arrive, early_answers_outlive_a_reset, cut_responses_look_cut, kept_connections_that_end_are_no_failure,
+         connections_are_not_shared, upgrades_become_tunnels, upgrades_within_a_tunnel_are_the_upstreams, upstreams_are_verified, old_tls_is_refused_whatever_openssl_allows, slow_heads_end, a_stalled_request_ends, a_body_that_stops_is_the_guests_fault,
          heads_have_limits, a_guest_that_goes_takes_its_upstream_along, curl_works_unmodified, metrics_are_there]
 
 try:

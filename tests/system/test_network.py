@@ -292,11 +292,18 @@ def another_address_is_no_use_to_a_guest():
     other.stop()
 
 
+def bound_device(listener):
+    return listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).split(b"\0")[0].decode()
+
+
 def transparent_lines_have_their_listeners():
     made = the_jail()
     sandbox, plain = made.sandbox(PROXY | TRANSPARENT), made.sandbox(PROXY)
     proxy, transparent, dns_udp, dns_tcp = sandbox.listeners
     need([s.getsockname() for s in sandbox.listeners] == [(sandbox.host, port) for port in (PORT, REDIRECT_PORT, 53, 53)], "places")
+    own, its = (made.there("ip", "-o", "address", "show", "to", one.host).split()[1] for one in (sandbox, plain))
+    need({own, its} == set(made.devices()) and own != its, f"the lines are called {own} and {its}")
+    need([bound_device(s) for s in sandbox.listeners + plain.listeners] == [own] * 4 + [its], "a listener is not its line's only")
     need([s.type for s in sandbox.listeners] == [socket.SOCK_STREAM] * 2 + [socket.SOCK_DGRAM, socket.SOCK_STREAM], "types")
     need("default via " + sandbox.host in sandbox.inside(run, "ip", "route"), "no default route")
     for address, port in (("198.18.0.1", 443), ("198.19.255.254", 22), ("198.18.0.0", 1), ("198.18.7.7", PORT), ("198.18.7.7", 53)):

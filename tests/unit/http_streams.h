@@ -27,8 +27,9 @@ struct stream {
 
 // `bytes` are requests, or, with `method`, responses to requests of that method, after which the connection is closed.
 void stream_read(const uint8_t *bytes, size_t n, unsigned policy, const char *method, struct stream *ret);
-// The same by llhttp, given in pieces of `step` bytes.
-void stream_read_llhttp(const uint8_t *bytes, size_t n, const char *method, size_t step, struct stream *ret);
+// The same by llhttp, given in pieces of `step` bytes.  With HTTP_CHUNKED_WINS it is told to read a request with both framings
+// as chunked, too.
+void stream_read_llhttp(const uint8_t *bytes, size_t n, unsigned policy, const char *method, size_t step, struct stream *ret);
 
 // NULL if each message that we read whole is the same for llhttp; else what is not.  That llhttp refuses what we take is only
 // in order for the reasons listed in http_streams_llhttp.c.

@@ -1,5 +1,6 @@
 // The same by llhttp, which other servers trust: whoever is behind our broker or before it may be one of them.
 #include "http_streams.h"
+#include "wire/http_head.h"
 #include "wire/http_text.h"
 
 #include <llhttp.h>
@@ -109,7 +110,7 @@ static int on_message_complete(llhttp_t *p)
     return 0;
 }
 
-void stream_read_llhttp(const uint8_t *bytes, size_t n, const char *method, size_t step, struct stream *ret)
+void stream_read_llhttp(const uint8_t *bytes, size_t n, unsigned policy, const char *method, size_t step, struct stream *ret)
 {
     static struct reading reading;
     llhttp_settings_t settings;
@@ -124,6 +125,8 @@ void stream_read_llhttp(const uint8_t *bytes, size_t n, const char *method, size
     settings.on_body = on_body;
     settings.on_message_complete = on_message_complete;
     llhttp_init(&parser, method != NULL ? HTTP_RESPONSE : HTTP_REQUEST, &settings);
+    if ((policy & HTTP_CHUNKED_WINS) != 0)
+        llhttp_set_lenient_chunked_length(&parser, 1);
     *ret = (struct stream){.n = 0};
     reading.s = ret;
     reading.m = NULL;
