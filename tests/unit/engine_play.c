@@ -181,13 +181,16 @@ static void release_volumes(struct stage *s)
 int stage_occupy(struct stage *s, const struct jail_request *q)
 {
     int error = atomic_load(&s->play->start_error);
-    unsigned slot = 0;
-    while (slot < SLOTS && s->slot[slot].live)
-        slot++;
-    if (error < 0 || slot == SLOTS) {
+    // As the jailer does: what was just let go is the last to be given again, so that a STOP that comes late meets nobody else.
+    unsigned slot = s->next_slot, looked = 0;
+    while (looked < SLOTS && s->slot[slot % SLOTS].live)
+        slot++, looked++;
+    slot %= SLOTS;
+    if (error < 0 || looked == SLOTS) {
         stage_answer_plain(s, q, error < 0 ? error : -EMFILE, 0);
         return -1;
     }
+    s->next_slot = slot + 1;
     s->slot[slot].live = true;
     s->slot[slot].control = -1;
     s->slot[slot].machine = (struct machine){.monitor = -1, .listener = -1, .dial = -1};

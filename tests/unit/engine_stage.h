@@ -38,6 +38,7 @@ struct stage {
         int exit_status;
         bool oom;
     } slot[SLOTS];
+    unsigned next_slot;
     struct line line[LINES];
     struct jail_request held_start[HELD];
     int held_fd[HELD];
