@@ -419,8 +419,10 @@ static void on_configure(struct stage *s, unsigned slot, const Sandbox__Agent__C
         report_configured(s, slot, 0);
         return;
     }
+    atomic_load(&rig_order);
     atomic_store(&s->play->env_vars, (unsigned)configure->n_env);
     note_configuration(s->play, configure);
+    atomic_fetch_add(&rig_order, 1);
     atomic_fetch_add(&s->play->configures, 1);
     if (configure->machine_id.len != 32 || configure->hostname.len != 12)
         atomic_store(&s->play->broken, true);

@@ -349,8 +349,11 @@ int rig_connect(const struct rig *rig)
     return fd;
 }
 
+atomic_uint rig_order;
+
 void rig_send_bytes(int fd, const void *frame, size_t n)
 {
+    atomic_fetch_add(&rig_order, 1);
     assert_int_equal(send(fd, frame, n, MSG_NOSIGNAL), n);
 }
 
@@ -400,6 +403,7 @@ Sandbox__ServerMessage *rig_receive(int fd)
     assert_true(n <= IPC_FRAME_MAX);
     cleanup_free uint8_t *body = malloc(n + 1);
     receive_exactly(fd, body, n);
+    atomic_load(&rig_order);
     Sandbox__ServerMessage *message = (Sandbox__ServerMessage *)pb_unpack(&sandbox__server_message__descriptor, body, n);
     assert_non_null(message);
     return message;

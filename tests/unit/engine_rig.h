@@ -152,6 +152,9 @@ int rig_connect_to(const struct rig *rig, const char *name);
 void rig_send_bytes(int fd, const void *frame, size_t n);
 void rig_send_frame(int fd, const void *body, size_t n);
 void rig_send(int fd, const Sandbox__ClientMessage *message);
+// What the test sends comes, by way of the engine, before what the played jailer and agents do about it, and that before the
+// answer; a checker of threads sees no order in sockets of another process, but one in this.
+extern atomic_uint rig_order;
 // The next frame; free with pb_free.  The test fails if none comes.
 Sandbox__ServerMessage *rig_receive(int fd);
 // Whether nothing comes for `ms`.

@@ -57,7 +57,6 @@ static Sandbox__ServerMessage *created(const Sandbox__CreateRequest *spec)
 {
     rig_send_create(fd, 1, spec);
     Sandbox__ServerMessage *m = rig_receive(fd);
-    atomic_load(&rig->play.configures);  // what was noted of it before that was counted may be read from here on
     if (m->response_case != SANDBOX__SERVER_MESSAGE__RESPONSE_CREATE)
         fail_msg("the create failed: %s", m->error->message);
     return m;
