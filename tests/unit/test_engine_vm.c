@@ -251,7 +251,7 @@ static void a_start_that_fails_leaves_nothing(void **state)
     atomic_store(&rig->play.start_error, -ENOMEM);
     send_create(fd, 1);
     rig_expect_error(fd, 1, SANDBOX_ERR_INTERNAL, "as the test wanted");
-    assert_int_equal(names_in_run(rig, "vm-"), 0);
+    RIG_AWAIT(names_in_run(rig, "vm-") == 0);  // a machine for a template may be tried beside it
     atomic_store(&rig->play.start_error, 0);
     create(fd);
     rig_stop(rig);
