@@ -124,6 +124,7 @@ static bool begin_answer(struct get_op *o, uint64_t size, uint64_t offset)
     return false;
 }
 
+// `bytes` NULL: they are in the connection's pipe.
 static bool take_bytes(struct get_op *o, const uint8_t *bytes, size_t n)
 {
     struct call *call = o->op.call;
@@ -131,7 +132,10 @@ static bool take_bytes(struct get_op *o, const uint8_t *bytes, size_t n)
         return true;
     if (n > o->left)
         n = (size_t)o->left;  // no more than was promised, whatever a guest says
-    http_send(call->x, bytes, n);
+    if (bytes != NULL)
+        http_send(call->x, bytes, n);
+    else
+        http_send_piped(call->x, n);
     o->op.api->metrics->file_bytes_out += n;
     o->left -= n;
     if (o->left == 0) {
@@ -145,7 +149,9 @@ static bool take_bytes(struct get_op *o, const uint8_t *bytes, size_t n)
 static bool take_event(struct get_op *o)
 {
     sandbox_event_t e = {0};
-    sandbox_error_t r = sandbox_stream_read(o->stream, 0, &e);
+    int pipe = o->left > 0 && o->op.call != NULL ? http_pipe(o->op.call->x) : -1;
+    sandbox_error_t r =
+        pipe >= 0 ? sandbox_stream_splice(o->stream, pipe, (size_t)o->left, &e) : sandbox_stream_read(o->stream, 0, &e);
     if (r != SANDBOX_OK) {
         char text[384];
         snprintf(text, sizeof text, "%s", sandbox_last_error());
@@ -174,7 +180,8 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     for (int i = 0; i < EVENTS_IN_A_TURN_MAX; i++) {
-        if (o->op.call != NULL && http_unsent(o->op.call->x) >= HTTP_WINDOW) {
+        // What is in a pipe goes before more is put into it.
+        if (o->op.call != NULL && (http_unsent(o->op.call->x) >= HTTP_WINDOW || http_piping(o->op.call->x))) {
             event_del(o->readable);
             o->paused = true;
             return;

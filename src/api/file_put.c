@@ -100,7 +100,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 static sandbox_error_t run(struct file_op *op)
 {
     struct put_op *o = (struct put_op *)op;
-    return sandbox_open_write(op->handle, op->path, 0, o->flags | SANDBOX_WRITE_INSIDE, &o->stream);
+    return sandbox_open_write(op->handle, op->path, 0, o->flags | SANDBOX_WRITE_INSIDE | SANDBOX_WRITE_BRIEF, &o->stream);
 }
 
 static void done(struct file_op *op)

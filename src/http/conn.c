@@ -8,15 +8,16 @@
 static void look_for_head(struct http_conn *c);
 static void begin_exchange(struct http_conn *c);
 static void body_step(struct http_conn *c);
+static void linger(struct http_conn *c);
 
 static struct evbuffer *input(const struct http_conn *c)
 {
     return bufferevent_get_input(c->bev);
 }
 
-static size_t unsent(const struct http_conn *c)
+size_t conn_unsent(const struct http_conn *c)
 {
-    return evbuffer_get_length(bufferevent_get_output(c->bev));
+    return evbuffer_get_length(bufferevent_get_output(c->bev)) + c->piped.left;
 }
 
 // ---- life ----
@@ -77,6 +78,7 @@ static void die(struct http_conn *c)
 {
     set_idle(c, false);
     uncount(c);
+    http_piped_end(c);
     c->state = CONN_DEAD;
     bufferevent_setcb(c->bev, NULL, NULL, NULL, NULL);
     bufferevent_disable(c->bev, EV_READ | EV_WRITE);
@@ -118,9 +120,19 @@ void conn_close_idle(struct http_conn *c)
     die(c);
 }
 
+void conn_drain(struct http_conn *c)
+{
+    if (c->idle) {
+        die(c);
+    } else if (c->state == CONN_HEAD && !c->head_begun) {  // its answer is still being taken
+        patience_start(&c->patience, c->server->limits.progress_ms);
+        linger(c);
+    }
+}
+
 bool conn_is_over(const struct http_conn *c)
 {
-    return c->counted && c->state == CONN_LINGER && unsent(c) == 0;
+    return c->counted && c->state == CONN_LINGER && conn_unsent(c) == 0;
 }
 
 // ---- lingering ----
@@ -135,7 +147,7 @@ static void linger_step(struct http_conn *c)
         die(c);
         return;
     }
-    if (unsent(c) > 0)
+    if (conn_unsent(c) > 0)
         return;
     if (c->eof || c->peer.tls) {  // of TLS there is no half to keep open
         die(c);
@@ -162,6 +174,8 @@ void conn_finish(struct http_conn *c, bool aborted)
     c->server->handler->on_finish(c->server->arg, &c->x);
     exchange_free(c);
     c->patient = false;
+    if (conn_unsent(c) == 0)
+        http_piped_end(c);
     if (aborted) {
         make_abrupt(c);
         die(c);
@@ -171,7 +185,7 @@ void conn_finish(struct http_conn *c, bool aborted)
     } else {
         c->state = CONN_HEAD;
         c->head_begun = false;
-        set_idle(c, true);
+        set_idle(c, conn_unsent(c) == 0);
         patience_start(&c->patience, c->server->limits.idle_ms);
         later(c);  // what was sent ahead, so that a thousand of them are not a thousand calls deep
     }
@@ -199,7 +213,7 @@ void http_taken_close(struct http_taken *t)
 // The client owes something: bytes of a body that is asked for, or the taking of what was written.
 static bool owes(const struct http_conn *c)
 {
-    if (unsent(c) > 0)
+    if (conn_unsent(c) > 0)
         return true;
     if (c->mover.over || (c->mode != BODY_WHOLE && c->mode != BODY_STREAM))
         return false;
@@ -221,7 +235,7 @@ static void on_patience(void *arg)
         c->patient = false;
         if (!owes(c)) {
             patience_start(&c->patience, 0);
-        } else if (c->begun || unsent(c) > 0) {
+        } else if (c->begun || conn_unsent(c) > 0) {
             conn_end(c);
         } else {
             const struct http_exchange_ops *ops = c->x.ops;
@@ -426,7 +440,7 @@ static void take_request(struct http_conn *c)
 static void look_for_head(struct http_conn *c)
 {
     // A client that asks and does not read is not asked what more it wants.
-    if (unsent(c) >= HTTP_WINDOW)
+    if (conn_unsent(c) >= HTTP_WINDOW || c->piped.left > 0)
         return;
     if (evbuffer_get_length(input(c)) > 0 && !c->head_begun) {
         c->head_begun = true;
@@ -473,25 +487,56 @@ static void on_later(evutil_socket_t fd, short what, void *arg)
     }
 }
 
+// libevent reads 4 KiB at a time: what else has come of a body is read here at once.  Errors, and the end, come as its events.
+static void read_more(struct http_conn *c)
+{
+    struct evbuffer *in = input(c);
+    struct evbuffer_iovec room;
+    size_t have = evbuffer_get_length(in);
+    if (c->mode != BODY_STREAM || c->peer.tls || have >= HTTP_READ_PIECE)
+        return;
+    evbuffer_unfreeze(in, 0);
+    if (evbuffer_reserve_space(in, (ev_ssize_t)(HTTP_READ_PIECE - have), &room, 1) == 1) {
+        ssize_t n = recv(bufferevent_getfd(c->bev), room.iov_base, room.iov_len, MSG_DONTWAIT);
+        room.iov_len = n > 0 ? (size_t)n : 0;
+        evbuffer_commit_space(in, &room, 1);
+    }
+    evbuffer_freeze(in, 0);
+}
+
 static void on_read(struct bufferevent *bev, void *arg)
 {
     struct http_conn *c = arg;
     (void)bev;
-    if (c->state == CONN_HANDLER)
+    if (c->state == CONN_HANDLER) {
         patience_touch(&c->patience);
+        read_more(c);
+    }
     on_later(-1, 0, c);
 }
 
-static void on_write(struct bufferevent *bev, void *arg)
+void conn_written(struct http_conn *c)
 {
-    struct http_conn *c = arg;
-    (void)bev;
+    if (conn_unsent(c) == 0 && c->state != CONN_HANDLER)
+        http_piped_end(c);
+    if (conn_unsent(c) == 0 && c->state == CONN_HEAD && !c->head_begun)
+        set_idle(c, true);
     if (c->state == CONN_HANDLER && c->x.ops != NULL && c->x.ops->on_room != NULL)
         c->x.ops->on_room(c->x.arg);
     else if (c->state == CONN_TAKEN)
         c->taken.taker->on_write(c->taken.arg);
     else if (c->state == CONN_HEAD || c->state == CONN_LINGER)
         on_later(-1, 0, c);
+}
+
+static void on_write(struct bufferevent *bev, void *arg)
+{
+    struct http_conn *c = arg;
+    (void)bev;
+    if (http_piped_flush(c))
+        conn_written(c);
+    else
+        conn_end(c);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
@@ -532,6 +577,7 @@ struct http_conn *conn_new(struct http_server *s, struct bufferevent *bev, const
     c->bev = bev;
     c->peer = *peer;
     c->x.listener = listener;
+    c->piped = HTTP_PIPED_INIT;
     c->mover.over = true;
     c->counted = true;
     s->counted++;
