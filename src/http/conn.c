@@ -20,6 +20,20 @@ size_t conn_unsent(const struct http_conn *c)
     return evbuffer_get_length(bufferevent_get_output(c->bev)) + c->piped.left;
 }
 
+// Nothing is read while as much waits as may.  libevent's own watermark would call on_read again and again meanwhile: who sends
+// ahead would keep this thread busy for as long as an answer takes.
+static void mind_window(struct http_conn *c)
+{
+    bool full = evbuffer_get_length(input(c)) >= HTTP_WINDOW;
+    if (c->state == CONN_DEAD || full == c->full)
+        return;
+    c->full = full;
+    if (full)
+        bufferevent_disable(c->bev, EV_READ);
+    else
+        bufferevent_enable(c->bev, EV_READ);
+}
+
 // ---- life ----
 
 static void set_idle(struct http_conn *c, bool idle)
@@ -162,6 +176,7 @@ static void linger(struct http_conn *c)
     c->state = CONN_LINGER;
     bufferevent_setwatermark(c->bev, EV_WRITE, 0, 0);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
+    c->full = false;
     later(c);
 }
 
@@ -385,6 +400,7 @@ bool conn_skip_body(struct http_conn *c)
     int r = http_move(&c->mover, input(c), scrap, HTTP_WINDOW);
     evbuffer_free(scrap);
     c->x.bytes_in = c->mover.moved;
+    mind_window(c);
     return r == 1;
 }
 
@@ -468,6 +484,10 @@ static void on_later(evutil_socket_t fd, short what, void *arg)
     struct http_conn *c = arg;
     (void)fd;
     (void)what;
+    if (c->state == CONN_DEAD) {
+        conn_free(c);
+        return;
+    }
     switch (c->state) {
     case CONN_HEAD:
         look_for_head(c);
@@ -482,9 +502,9 @@ static void on_later(evutil_socket_t fd, short what, void *arg)
         c->taken.taker->on_read(c->taken.arg);
         break;
     case CONN_DEAD:
-        conn_free(c);
         break;
     }
+    mind_window(c);
 }
 
 // libevent reads 4 KiB at a time: what else has come of a body is read here at once.  Errors, and the end, come as its events.
@@ -524,7 +544,7 @@ void conn_written(struct http_conn *c)
     if (c->state == CONN_HANDLER && c->x.ops != NULL && c->x.ops->on_room != NULL)
         c->x.ops->on_room(c->x.arg);
     else if (c->state == CONN_TAKEN)
-        c->taken.taker->on_write(c->taken.arg);
+        c->taken.taker->on_write(c->taken.arg), mind_window(c);
     else if (c->state == CONN_HEAD || c->state == CONN_LINGER)
         on_later(-1, 0, c);
 }

@@ -30,6 +30,7 @@ struct http_conn {
     bool idle;     // in the list of those between requests, whose answers have been taken
     bool counted;  // against max_connections
     bool told;     // one beyond the ceiling
+    bool full;     // the input holds HTTP_WINDOW: nothing is read
     bool eof;      // the client has sent its last byte
     bool head_begun;
     bool patient;  // the patience is running for an exchange
