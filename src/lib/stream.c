@@ -179,13 +179,17 @@ static void compact(sandbox_stream_t *s)
     s->in_used = 0;
 }
 
+// The length that the frame at the start says it has.
+static size_t said_length(const sandbox_stream_t *s)
+{
+    return (size_t)s->in[0] << 24 | (size_t)s->in[1] << 16 | (size_t)s->in[2] << 8 | s->in[3];
+}
+
 // How many bytes of the frame that is being read are still missing, of which at least the length and the type are asked for.
 static size_t missing(const sandbox_stream_t *s)
 {
     enum { START = FRAME_HEAD + 1 };
-    size_t whole = START;
-    if (s->in_len >= START)
-        whole = FRAME_HEAD + ((size_t)s->in[0] << 24 | (size_t)s->in[1] << 16 | (size_t)s->in[2] << 8 | s->in[3]);
+    size_t whole = s->in_len >= START ? FRAME_HEAD + said_length(s) : START;
     return whole > s->in_len ? whole - s->in_len : 1;
 }
 
@@ -375,7 +379,7 @@ static int begin_output(sandbox_stream_t *s)
         if (r <= 0)
             return r;
     }
-    size_t n = s->in_len + missing(s) - FRAME_HEAD;
+    size_t n = said_length(s);
     if (s->in_len > FRAME_HEAD + 1 || s->head_left > 0 || s->in[FRAME_HEAD] != FRAME_STDOUT || n < 2 || n > STREAM_FRAME_MAX)
         return 2;
     s->rest = n - 1;
