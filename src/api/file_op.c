@@ -100,6 +100,7 @@ static void on_gone(void *arg)
 static void on_cancel(struct use *use)
 {
     struct file_op *op = op_of(use);
+    struct session_end why = session_end_of(use->session);
     struct call *call = file_op_take_call(op);
     // While a worker has it, its end finds that nobody waits any more, and frees it.
     if (!op->running && op->gone_fn != NULL)
@@ -107,7 +108,7 @@ static void on_cancel(struct use *use)
     if (call == NULL)
         return;
     if (call->x->status == 0)
-        reply_error(call, 503, "session_closed", "the session was deleted");
+        reply_error(call, 503, why.code, "%s", why.text);
     else
         http_abort(call->x);
 }

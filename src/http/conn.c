@@ -20,6 +20,31 @@ size_t conn_unsent(const struct http_conn *c)
     return evbuffer_get_length(bufferevent_get_output(c->bev)) + c->piped.left;
 }
 
+static void on_closed(evutil_socket_t fd, short what, void *arg)
+{
+    struct http_conn *c = arg;
+    (void)fd;
+    (void)what;
+    if (c->state == CONN_HANDLER && c->x.ops != NULL && c->x.ops->on_eof != NULL)
+        c->x.ops->on_eof(c->x.arg);
+}
+
+// That a client has gone is to be seen behind what it sent ahead, too.  (Where it cannot be watched, at its end.)
+static void watch_close(struct http_conn *c)
+{
+    if (c->closed == NULL && !c->peer.tls)
+        c->closed = event_new(c->server->base, bufferevent_getfd(c->bev), EV_CLOSED, on_closed, c);
+    if (c->closed != NULL)
+        event_add(c->closed, NULL);
+}
+
+static void forget_close(struct http_conn *c)
+{
+    if (c->closed != NULL)
+        event_free(c->closed);
+    c->closed = NULL;
+}
+
 // Nothing is read while as much waits as may.  libevent's own watermark would call on_read again and again meanwhile: who sends
 // ahead would keep this thread busy for as long as an answer takes.
 static void mind_window(struct http_conn *c)
@@ -28,10 +53,13 @@ static void mind_window(struct http_conn *c)
     if (c->state == CONN_DEAD || full == c->full)
         return;
     c->full = full;
-    if (full)
+    if (full) {
         bufferevent_disable(c->bev, EV_READ);
-    else
+        watch_close(c);
+    } else {
         bufferevent_enable(c->bev, EV_READ);
+        forget_close(c);
+    }
 }
 
 // ---- life ----
@@ -93,6 +121,7 @@ static void die(struct http_conn *c)
     set_idle(c, false);
     uncount(c);
     http_piped_end(c);
+    forget_close(c);
     c->state = CONN_DEAD;
     bufferevent_setcb(c->bev, NULL, NULL, NULL, NULL);
     bufferevent_disable(c->bev, EV_READ | EV_WRITE);
@@ -138,6 +167,8 @@ void conn_drain(struct http_conn *c)
 {
     if (c->idle) {
         die(c);
+    } else if (c->state == CONN_TAKEN && c->taken.taker->on_drain != NULL) {
+        c->taken.taker->on_drain(c->taken.arg);
     } else if (c->state == CONN_HEAD && !c->head_begun) {  // its answer is still being taken
         patience_start(&c->patience, c->server->limits.progress_ms);
         linger(c);
@@ -177,6 +208,7 @@ static void linger(struct http_conn *c)
     bufferevent_setwatermark(c->bev, EV_WRITE, 0, 0);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
     c->full = false;
+    forget_close(c);
     later(c);
 }
 

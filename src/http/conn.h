@@ -25,7 +25,8 @@ struct http_conn {
     struct http_server *server;
     struct http_peer peer;
     struct bufferevent *bev;
-    struct event *later;  // goes on from the loop
+    struct event *later;   // goes on from the loop
+    struct event *closed;  // while nothing is read: the client sends no more
     enum conn_state state;
     bool idle;     // in the list of those between requests, whose answers have been taken
     bool counted;  // against max_connections

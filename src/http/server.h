@@ -112,7 +112,7 @@ struct http_server *http_server_free(struct http_server *s);
 // Takes over a listening socket, with TLS if there is a context (which outlives the server).  0 or -ENOMEM; then `fd` is
 // closed.
 int http_server_listen(struct http_server *s, int fd, SSL_CTX *tls, void *listener);
-// No new connections, idle ones end, the others end behind their answer.
+// No new connections, idle ones end, the others end behind their answer; takers are told.
 void http_server_drain(struct http_server *s);
 // Connections that are open, those waiting for a request included.
 unsigned http_server_connections(const struct http_server *s);
@@ -157,6 +157,8 @@ struct http_taker {
     void (*on_read)(void *arg);
     void (*on_write)(void *arg);
     void (*on_end)(void *arg);  // the client has gone, or the server ends: http_taken_close must be called, from here or soon
+    // May be NULL.  The server drains: to be ended in its own way, soon.
+    void (*on_drain)(void *arg);
 };
 
 // Writes a head of `status` (101, or 200 with no length) and gives the connection to the taker; bytes that came early are in
