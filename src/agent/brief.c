@@ -5,7 +5,7 @@
 #include "agent/job.h"
 #include "agent/strv.h"
 #include "base/cleanup.h"
-#include "sys/pages.h"
+#include "base/pages.h"
 #include "wire/frame.h"
 #include "wire/limits.h"
 

@@ -2,7 +2,7 @@
 //
 // They are done by the loop itself, where larger and unconfined ones have a child (job.h): a child and its control group cost
 // more than such a file.  What one of them does in a turn of the loop is bounded as for read_file and write_file: at most what
-// the line's socket takes, or one frame's payload.  A file goes out without being copied (sys/pages.h) where its file system
+// the line's socket takes, or one frame's payload.  A file goes out without being copied (base/pages.h) where its file system
 // lets it.
 //
 // States of one out: its head, then pieces as the line takes them -> the last frame.  Of one in: frames, each written as it

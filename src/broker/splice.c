@@ -1,6 +1,6 @@
 #include "broker/splice.h"
 
-#include "sys/pages.h"
+#include "base/pages.h"
 
 #include <errno.h>
 #include <stdlib.h>

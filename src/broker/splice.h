@@ -1,6 +1,6 @@
 // Bytes both ways between two plain sockets, as fast as they come: what a tunnel becomes once its first bytes were looked at
 // and nothing is in its buffers.  (libevent's buffers read 4 KiB at a time; a tunnel is read in pieces of PAGES_PIECE,
-// sys/pages.h.)
+// base/pages.h.)
 //
 // What was read and cannot be written yet is kept, at most one piece for each direction, and its reader stopped meanwhile; an
 // idle pair holds nothing.

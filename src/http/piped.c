@@ -1,7 +1,7 @@
 #include "http/piped.h"
 
+#include "base/pages.h"
 #include "http/conn.h"
-#include "sys/pages.h"
 
 #include <errno.h>
 

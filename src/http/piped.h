@@ -1,4 +1,4 @@
-// Bytes of an answer that are on their way through a pipe, without being copied (sys/pages.h).
+// Bytes of an answer that are on their way through a pipe, without being copied (base/pages.h).
 //
 // They go out behind what is in the connection's output.  A connection has a pipe only while it passes such bytes on, and a
 // server at most HTTP_PIPES_MAX of them: whoever gets none copies.  A pipe holds at most PAGES_PIECE, and nothing is put into

@@ -33,7 +33,7 @@
 
 enum {
     HTTP_WINDOW = 64 * 1024,  // held of each direction of a connection
-    HTTP_PIPES_MAX = 64,      // connections that pass bytes on without a copy at once, each at most PAGES_PIECE (sys/pages.h)
+    HTTP_PIPES_MAX = 64,      // connections that pass bytes on without a copy at once, each at most PAGES_PIECE (base/pages.h)
     HTTP_READ_PIECE = 64 * 1024,  // of a body, in one read
     HTTP_LINGER_MS = 2000,
     HTTP_LINGER_BYTES = 16 * 1024 * 1024,

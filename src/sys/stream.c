@@ -2,8 +2,8 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/pages.h"
 #include "sys/fdpass.h"
-#include "sys/pages.h"
 #include "wire/frame.h"
 #include "wire/pb.h"
 

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 # pylint: disable=wrong-import-position
 from rig import EXIT_CONFIG, EXIT_ENGINE_GONE, EXIT_USAGE, ROOT, need, run_cases, same
 
-UNIT, PROGRAM = sys.argv[1:3]
+UNIT, PROGRAM = map(os.path.realpath, sys.argv[1:3])
 EXPOSURE_MAX = 20  # in tenths: of 100, as systemd-analyze counts what a service could do
 
 

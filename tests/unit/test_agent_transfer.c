@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "sys/pages.h"
+#include "base/pages.h"
 #include "wire/limits.h"
 #include "wire/pb.h"
 #include "wire/tar.h"

@@ -3,8 +3,8 @@
 // The pages stay their owner's: bytes that were looked at may be others when they are passed on, so nothing is checked here and
 // then believed.  What a pipe refers to counts as held by whoever filled it: each user of this names how many pipes it has at
 // most.  For one thread of a program, its loop's.
-#ifndef SYS_PAGES_H
-#define SYS_PAGES_H
+#ifndef BASE_PAGES_H
+#define BASE_PAGES_H
 
 #include <stddef.h>
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-#include "sys/pages.h"
+#include "base/pages.h"
 
 #include <errno.h>
 #include <fcntl.h>
