@@ -89,8 +89,10 @@ void conn_drain(struct http_conn *c);
 bool conn_is_over(const struct http_conn *c);
 // The exchange is over, and its answer is in the output or (aborted) never will be.
 void conn_finish(struct http_conn *c, bool aborted);
-// Reads away a body that nobody asked for, as far as it has come; whether the connection stands behind its end now.
-bool conn_skip_body(struct http_conn *c);
+// Goes on from the loop.
+void conn_later(struct http_conn *c);
+// Reading stops while as much has come as may wait, and goes on when it is less: to be called when bytes were taken.
+void conn_mind_window(struct http_conn *c);
 // Something is to be waited for: the patience runs.
 void conn_pending(struct http_conn *c);
 // Some of what was written has been taken: whoever waits for that goes on.
@@ -99,6 +101,18 @@ void conn_written(struct http_conn *c);
 size_t conn_unsent(const struct http_conn *c);
 // The exchange is over, the connection is its taker's from now on.
 void conn_taken(struct http_conn *c);
+
+// ---- conn_body.c ----
+
+// What has come of a body that was asked for goes to who asked.
+void conn_body_step(struct http_conn *c);
+// Reads away a body that nobody asked for, as far as it has come; whether the connection stands behind its end now.
+bool conn_skip_body(struct http_conn *c);
+
+static inline struct evbuffer *conn_input(const struct http_conn *c)
+{
+    return bufferevent_get_input(c->bev);
+}
 
 static inline struct http_conn *conn_of(struct http_exchange *x)
 {

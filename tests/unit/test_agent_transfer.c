@@ -171,7 +171,7 @@ struct read_case {
     uint64_t offset, most;
 };
 
-static guest_result *read_file(struct talk *t, struct rig *rig, const struct read_case *c)
+static void open_read(struct talk *t, struct rig *rig, const struct read_case *c)
 {
     Sandbox__Guest__ReadStream what = SANDBOX__GUEST__READ_STREAM__INIT;
     what.path = bytes_of(c->path);
@@ -185,6 +185,11 @@ static guest_result *read_file(struct talk *t, struct rig *rig, const struct rea
     request.op_case = SANDBOX__AGENT__REQUEST__OP_READ_STREAM;
     request.read_stream = &what;
     talk_open(t, rig, &request);
+}
+
+static guest_result *read_file(struct talk *t, struct rig *rig, const struct read_case *c)
+{
+    open_read(t, rig, c);
     return talk_end(t);
 }
 
@@ -451,14 +456,7 @@ static void broken_off_brief_transfers_leave_nothing(void **state)
         uint64_t id = t.id;
         talk_free(&t);
         talk_await_ended(rig, id);
-        Sandbox__Guest__ReadStream what = SANDBOX__GUEST__READ_STREAM__INIT;
-        what.path = bytes_of("/workspace/numbers");
-        what.confined = what.described = true;
-        Sandbox__Agent__Request request = SANDBOX__AGENT__REQUEST__INIT;
-        request.version = AGENT_PROTOCOL_VERSION;
-        request.op_case = SANDBOX__AGENT__REQUEST__OP_READ_STREAM;
-        request.read_stream = &what;
-        talk_open(&t, rig, &request);
+        open_read(&t, rig, &(struct read_case){.path = "/workspace/numbers", .confined = true, .described = true});
         assert_true(talk_step(&t));  // the rest of it stays in the socket, and in a pipe
         id = t.id;
         talk_free(&t);
@@ -480,14 +478,7 @@ static void a_brief_file_may_shrink(void **state)
     write_numbered(&t, FILE_MAX);
     talk_end(&t);
     talk_free(&t);
-    Sandbox__Guest__ReadStream what = SANDBOX__GUEST__READ_STREAM__INIT;
-    what.path = bytes_of("/workspace/numbers");
-    what.confined = what.described = true;
-    Sandbox__Agent__Request request = SANDBOX__AGENT__REQUEST__INIT;
-    request.version = AGENT_PROTOCOL_VERSION;
-    request.op_case = SANDBOX__AGENT__REQUEST__OP_READ_STREAM;
-    request.read_stream = &what;
-    talk_open(&t, rig, &request);
+    open_read(&t, rig, &(struct read_case){.path = "/workspace/numbers", .confined = true, .described = true});
     assert_true(talk_step(&t));  // more than a socket holds is still to come
     free(rig_sh(rig, "truncate -s 3500001 /workspace/numbers 2> /dev/null || : > /workspace/numbers"));
     guest_result *r = talk_end(&t);
