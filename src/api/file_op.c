@@ -59,6 +59,7 @@ static void end_job(struct job *job, bool ran)
     if (!ran) {
         if (op->discard != NULL)
             op->discard(op);
+        use_end(&op->use);
         free(op);
     } else if (op->gone && !op->tried_again && op->call != NULL) {
         // Its sandbox had ended before it began: it gets another one.
