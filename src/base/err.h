@@ -10,6 +10,7 @@ enum { ERR_TEXT_MAX = 384 };
 
 struct err {
     int code;
+    int not_run;  // why nothing ran (a NotRun of sandbox.proto), where that is known better than by the code; 0
     char text[ERR_TEXT_MAX];
 };
 

@@ -2,6 +2,7 @@
 
 #include "base/buf.h"
 #include "libsandbox.h"
+#include "sandbox.pb-c.h"
 #include "sys/jail.h"
 
 #include <stdio.h>
@@ -64,7 +65,8 @@ static const char *describe(const struct tiers *tiers, uint32_t floor, struct bu
 
 static bool has(const struct tier *tier, struct tier_wants wants)
 {
-    return (!wants.volume || tier->driver->volumes) && (!wants.network || tier->driver->network);
+    return (!wants.volume || tier->driver->volumes) && (!wants.network || tier->driver->network) &&
+           (!wants.host_api || tier->driver->host_api);
 }
 
 struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct tier_wants wants, struct err *err)
@@ -81,7 +83,11 @@ struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct tier_wants
     if (lacking) {
         err_set(err, SANDBOX_ERR_INVALID_SPEC,
                 "%s cannot be had behind the isolation floor \"%s\"; lower the floor to container, or create without",
-                wants.volume ? "session_key: a session's volume" : "egress: a network", names[floor]);
+                wants.volume    ? "session_key: a session's volume"
+                : wants.network ? "egress: a network"
+                                : "grant_profile: a grant",
+                names[floor]);
+        err->not_run = SANDBOX__NOT_RUN__NOT_RUN_UNSUPPORTED;
         return NULL;
     }
     cleanup_buf struct buf text = BUF_INIT(TIERS * (TIER_REASON_MAX + 32));
@@ -93,5 +99,6 @@ struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct tier_wants
         err_set(err, SANDBOX_ERR_INVALID_SPEC,
                 "the isolation floor is \"%s\", which cannot be met here (%s); lower the floor or run sandbox-cli doctor",
                 names[floor], here != NULL ? here : "");
+    err->not_run = SANDBOX__NOT_RUN__NOT_RUN_ISOLATION;
     return NULL;
 }
