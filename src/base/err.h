@@ -18,4 +18,7 @@ struct err {
 // A sentence that does not fit is cut.
 int err_set(struct err *e, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+// The same for something that did not run, with the reason: a NotRun of sandbox.proto.
+int err_set_not_run(struct err *e, int code, int not_run, const char *format, ...) __attribute__((format(printf, 4, 5)));
+
 #endif
