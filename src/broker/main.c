@@ -123,9 +123,9 @@ static int open_real_folder(const char *setting, int *ret_fd, struct err *err)
 {
     cleanup_free char *path = realpath(setting, NULL);
     *ret_fd = path != NULL ? open(dirname(path), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (*ret_fd < 0)
+    if (path != NULL && *ret_fd < 0)
         return err_set(err, -errno, "the folder of \"%.200s\" cannot be opened: %s", setting, strerror(errno));
-    return 0;
+    return 0;  // one that is not there is complained of when it is read
 }
 
 static int open_folders(const struct config *config, struct files *files, struct err *err)

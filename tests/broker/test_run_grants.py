@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import struct
+import subprocess
 import sys
 
 import rig
@@ -311,6 +312,22 @@ def nothing_of_a_call_is_in_logs_or_metrics():
         need(b"very-private" not in text and KEY.encode() not in text, "a path, a body or a key was logged")
 
 
+def the_command_line_shows_it():
+    cli = [rig.BUILD + "/src/cli/sandbox-cli", "run", "--socket", SYSTEM.folder + "/run/engine.sock", "--template", "debian",
+           "--memory", "256", "--wait", str(20000 * rig.SLOW)]
+    done = subprocess.run([*cli, "--grant", "run", "--exec", "host-api GET /echo/9 >/dev/null; host-api GET /no 2>/dev/null; true"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    same((done.returncode, done.stderr), (0, ""), done.stdout)
+    lines = {line["event"]: line for line in map(json.loads, done.stdout.splitlines())}
+    grant = lines["grant"]
+    same([(call["method"], call["route"], call["status"], call["delivered"]) for call in grant["calls"]], [("GET", "/echo/*", 200, True)])
+    same((grant["profile"], grant["attempts"], grant["denied"], grant["dropped"], grant["lost"]), ("run", 2, 1, 0, False))
+    same(lines["exec"]["isolation"], lines["created"]["isolation"])
+    done = subprocess.run([*cli, "--grant", "nobodys", "--exec", "true"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False)
+    need(done.returncode == 1 and "no such profile" in done.stderr, done.stderr)
+
+
 # ---- budgets ----
 
 def a_budget_holds_for_many_at_once():
@@ -490,7 +507,7 @@ CASES = [no_grant_means_no_line, a_command_calls_its_routes, clients_of_all_kind
          a_profile_must_allow_sessions, what_was_left_running_can_use_a_later_grant_and_no_other_time,
          background_processes_have_none, a_streamed_command_has_one_until_its_end, a_client_that_goes_ends_its_grant,
          the_trace_has_what_failed_too, a_long_trace_comes_in_parts_and_says_at_least, only_the_last_are_kept,
-         nothing_of_a_call_is_in_logs_or_metrics, a_budget_holds_for_many_at_once, each_granted_command_has_its_own_budget,
+         nothing_of_a_call_is_in_logs_or_metrics, the_command_line_shows_it, a_budget_holds_for_many_at_once, each_granted_command_has_its_own_budget,
          a_grant_that_ends_cuts_off_what_is_under_way, a_body_that_comes_too_late_goes_nowhere, destroying_ends_the_line,
          an_egress_entry_with_a_credential_defeats_a_grant, a_floor_for_one_command, every_reason_why_nothing_ran,
          what_may_have_run_has_no_reason, a_credential_that_comes_later_ends_the_grant, a_new_broker_has_the_lines_and_no_grants]
