@@ -203,6 +203,14 @@ def only_some_may_speak_for_others():
     same(os.waitpid(pid, 0)[1], 0, "as a user who may not")
 
 
+def names_have_a_longest():
+    refused(DENIED, "permission", lambda: CLIENT.granted(SANDBOX, "true", "x" * 128))
+    refused(INVALID_SPEC, "request", lambda: CLIENT.granted(SANDBOX, "true", "x" * 129))
+    refused(DENIED, "permission", lambda: CLIENT.granted(SANDBOX, "true", "session", principal="\u20ac" * 85 + "x"))
+    refused(INVALID_SPEC, "request", lambda: CLIENT.granted(SANDBOX, "true", "session", principal="\u20ac" * 85 + "xx"))
+    refused(INVALID_SPEC, "request", lambda: CLIENT.granted(SANDBOX, "true", "session", principal=b"\xff"))
+
+
 # ---- sessions ----
 
 def between_commands_the_line_answers_503():
@@ -503,7 +511,7 @@ def a_new_broker_has_the_lines_and_no_grants():
 CASES = [no_grant_means_no_line, a_command_calls_its_routes, clients_of_all_kinds, the_profiles_text_is_beside_the_socket,
          the_key_is_nowhere_in_the_room, everything_but_method_path_and_body_is_ignored, smuggled_heads_reach_nobody,
          unknown_forbidden_and_unauthenticated_are_the_same, an_empty_list_reaches_nothing,
-         a_sandbox_can_have_a_grant_for_all_its_life, only_some_may_speak_for_others, between_commands_the_line_answers_503,
+         a_sandbox_can_have_a_grant_for_all_its_life, only_some_may_speak_for_others, names_have_a_longest, between_commands_the_line_answers_503,
          a_profile_must_allow_sessions, what_was_left_running_can_use_a_later_grant_and_no_other_time,
          background_processes_have_none, a_streamed_command_has_one_until_its_end, a_client_that_goes_ends_its_grant,
          the_trace_has_what_failed_too, a_long_trace_comes_in_parts_and_says_at_least, only_the_last_are_kept,
