@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The whole way out: a real engine, jailer and broker (scripts/stack) in a network namespace with an internet of its own, and real
-tools in real sandboxes.  Prints TAP.  SANDBOX_TEST_LONG=1: also npm, and more rounds of what kills."""
+tools in real sandboxes.  Prints TAP.  SANDBOX_TEST_LONG=1: also npm, and more rounds of what kills.
+SANDBOX_TEST_TIER=vm: every sandbox is a machine, a clone of a booted template as soon as there is one (tests/support/vm-tier)."""
 import io
 import os
 import re
@@ -23,6 +24,7 @@ LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
 TEMPLATE = "debian"
 SECRET = "Bearer only-the-broker-knows-this"
 INVALID_SPEC, UNAVAILABLE = -2, -9
+LEVELS = {"container": 2, "vm": 4}  # sandbox_isolation_t
 ENV = ["HOME", "LANG", "PATH", "PWD"]  # of every command
 
 
@@ -46,7 +48,8 @@ class System:
         os.mkdir(self.folder + "/etc")
         with open(self.folder + "/etc/credentials.conf", "w", encoding="ascii") as file:
             file.write(f"api.example.org = {SECRET}\n")
-        tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else []
+        tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else \
+            ["--set", f"isolation_floor={own_system.TIER}"]
         deadline = 10000 * rig.SLOW
         self.env = {**os.environ, "SANDBOX_BUILD": rig.BUILD,
                     "SANDBOX_BROKER_ARGS": f"--set ca_file={world.folder}/ca.pem --set resolver={rig.DNS}",
@@ -141,6 +144,7 @@ def put_file(sandbox, path, content):
 
 def make(egress=(), **more):
     made = CLIENT.make(template=TEMPLATE, memory=512, egress=egress, **more)
+    same(made.isolation, LEVELS[own_system.TIER], "its tier")
     if made.network:
         with open(WORLD.folder + "/ca.pem", "rb") as file:
             put_file(made.id, "/workspace/ca.pem", file.read())
