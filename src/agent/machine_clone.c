@@ -18,15 +18,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// In a child, which never comes back from the sandbox's namespaces.  `fd`: of this machine, for `run`.
-static int inside(const struct machine_sandbox *sandbox, int namespaces, int (*run)(const void *arg, int fd), const void *arg,
-                  int fd)
+// In a child, which never comes back from the sandbox's namespaces.
+static int inside(const struct machine_sandbox *sandbox, int namespaces, int (*run)(const void *arg), const void *arg)
 {
     pid_t pid = fork();
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        _exit(setns(sandbox->pidfd, namespaces) < 0 ? errno : -run(arg, fd));
+        _exit(setns(sandbox->pidfd, namespaces) < 0 ? errno : -run(arg));
     int status;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
@@ -36,32 +35,32 @@ static int inside(const struct machine_sandbox *sandbox, int namespaces, int (*r
 
 // ---- the line ----
 
-// `settings` is in the machine's /proc, which shows whose network namespace it is that looks; negative: a kernel without IPv6.
-static int line_up(const void *arg, int settings)
+// The machine's /proc, which can be written, shows the settings of the network namespace of whoever opens them.
+static int line_up(const void *arg)
 {
+    cleanup_fd int settings = open("/proc/sys/net/ipv6/conf", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (settings < 0 && errno != ENOENT)  // a kernel may be without IPv6
+        return -errno;
     int r = settings >= 0 ? root_forbid_ipv6_in(settings, GUEST_LINE_DEVICE) : 0;
     return r < 0 ? r : guest_line_up(arg);
 }
 
 static int give_line(const struct guest_line *line, const struct machine_sandbox *sandbox)
 {
-    cleanup_fd int settings = open("/proc/sys/net/ipv6/conf", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (settings < 0 && errno != ENOENT)
-        return -errno;
     int r = machine_move_line(sandbox->pid);
-    return r < 0 ? r : inside(sandbox, CLONE_NEWNET, line_up, line, settings);
+    return r < 0 ? r : inside(sandbox, CLONE_NEWNET, line_up, line);
 }
 
 // ---- the volume ----
 
 // The folder was made when the sandbox was built (enter/root.h); a link in its place is not followed.
-static int attach(const void *arg, int volume)
+static int attach(const void *arg)
 {
-    const char *path = arg;
+    const int *volume = arg;
     struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
                            .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV};
-    cleanup_fd int target = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
-    return target < 0 ? -errno : mount_attach(volume, target);
+    cleanup_fd int target = (int)syscall(SYS_openat2, AT_FDCWD, "/" MACHINE_VOLUME_DIR, &how, sizeof how);
+    return target < 0 ? -errno : mount_attach(*volume, target);
 }
 
 static int give_volume(struct machine_sandbox *sandbox)
@@ -75,7 +74,7 @@ static int give_volume(struct machine_sandbox *sandbox)
     if (r < 0)
         return r;
     cleanup_fd int mapped = machine_map_mount(sandbox->volume, MACHINE_VOLUME_DIR, userns);
-    return mapped < 0 ? mapped : inside(sandbox, CLONE_NEWNS, attach, "/" MACHINE_VOLUME_DIR, mapped);
+    return mapped < 0 ? mapped : inside(sandbox, CLONE_NEWNS, attach, &mapped);
 }
 
 int machine_give_devices(const struct machine_identity *identity, struct machine_sandbox *sandbox, const char **ret_step)
