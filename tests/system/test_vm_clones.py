@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 
-from own_system import Client
+from own_system import INSPECT, Client, fields
 
 CLI = os.path.join(os.environ["SANDBOX_BUILD"], "src/cli/sandbox-cli")
 LOG = os.path.join(os.environ["SANDBOX_STACK_DIR"], "log/jailer.jsonl")
@@ -190,8 +190,42 @@ def volumes_go_from_clone_to_clone():
         assert say(client, make(client), "ls -A; grep -c ' /workspace ' /proc/mounts || true") == ["0"]
 
 
+def numbers(client, made):
+    """memory_rss_mib and page_faults."""
+    found = fields(client.answer(client.ask_about(INSPECT, made.id))[1])
+    return found.get(4, 0), found.get(5, 0)
+
+
+def kib(pid, what):
+    with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(what + ":"))
+
+
+def what_is_said_of_a_clone_is_true():
+    """Its memory is what it has that is its own, not the template's; its faults are those its monitor had."""
+    with Client(os.environ["SANDBOX_SOCKET"]) as client:
+        before = set(monitors())
+        made = make(client)
+        say(client, made, "true")
+        pid, = set(monitors()) - before
+        for touched in (0, 40):
+            say(client, made, f"dd if=/dev/zero of=/dev/shm/touched{touched} bs=1M count={touched}")
+            memory, faults = numbers(client, made)
+            own = (kib(pid, "Private_Dirty") + 1023) // 1024
+            # The kernel's part for it, its page tables and the like, is counted, too.
+            assert own - 2 <= memory <= own + 16, (memory, own)
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                theirs = int(file.read().rpartition(")")[2].split()[7])  # minor ones
+            assert 0 < faults <= theirs + 64, (faults, theirs)
+            if touched == 0:
+                first = memory, faults
+        assert memory >= first[0] + 38, (first, memory)
+        assert faults >= first[1] + 40 // 2, (first, faults)  # at least one for each large page
+
+
 CASES = [the_first_boots, clones_share_nothing_of_their_own, each_starts_in_the_same_state, clones_with_lines,
-         a_clone_without_a_line_has_no_way_out, volumes_go_from_clone_to_clone, a_template_of_last_year_s_has_today_s_time]
+         a_clone_without_a_line_has_no_way_out, volumes_go_from_clone_to_clone, what_is_said_of_a_clone_is_true,
+         a_template_of_last_year_s_has_today_s_time]
 booted = None  # what STATE says in a clone that nothing was before
 
 
