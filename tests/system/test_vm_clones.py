@@ -4,6 +4,7 @@
 Runs in tests/support/with-stack; needs a KVM that can run a stock kernel and, in the template store, a kernel "default"; skipped
 with its reason elsewhere.
 """
+import base64
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import time
 import traceback
 
-from own_system import INSPECT, Client, fields
+from own_system import INSPECT, UID_BASE, Client, all_processes, fields, uid_of
 
 CLI = os.path.join(os.environ["SANDBOX_BUILD"], "src/cli/sandbox-cli")
 LOG = os.path.join(os.environ["SANDBOX_STACK_DIR"], "log/jailer.jsonl")
@@ -32,8 +33,9 @@ MARK = "head -c 65536 /dev/zero | tr '\\0' x >/root/mark; echo mine >/tmp/mark; 
 YEAR_S = 365 * 86400
 # In a sandbox with a line: what the broker says to a request, and what else answers: other ports of the line's host's end, the two
 # ends of another sandbox's, and an address that is nobody's.
-LINE = ("cat /sys/class/net/eth0/address; ip -4 -o addr show dev eth0 | tr -s ' ' | cut -d' ' -f4; ls /sys/class/net | tr '\\n' ' '; "
-        "echo; echo told $(printf 'GET http://www.example.net/ HTTP/1.1\\r\\nHost: www.example.net\\r\\n\\r\\n' | "
+LINE = ("ip link show eth0 | tr -s ' ' | grep -o 'ether [^ ]*'; ip -4 -o addr show dev eth0 | tr -s ' ' | cut -d' ' -f4; ls /sys/class/net | tr '\\n' ' '; "
+        "echo; echo told $(printf 'GET http://www.example.net/ HTTP/1.1\\r\\nHost: www.example.net\\r\\n"
+        "Proxy-Authorization: Basic {basic}\\r\\n\\r\\n' | "
         "nc -w 60 {host} {port} | head -n 1); for other in {host}:22 {host}:53 {far}:{port} {other}:{port} 10.255.255.1:80; do "
         "nc -w 2 ${{other%:*}} ${{other#*:}} </dev/null >/dev/null 2>&1 && echo reached $other; done; echo over")
 
@@ -123,14 +125,15 @@ def clones_share_nothing_of_their_own():
 
 def monitors():
     """{process: what its descriptors are} of all monitors."""
+    with open(os.path.join(os.environ["SANDBOX_STACK_DIR"], "etc/jailer.pid"), encoding="ascii") as file:
+        jailer = int(file.read().split()[0])
     found = {}
-    for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
-        try:
-            with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-                if file.read().strip() == "sandbox-vmm":
-                    found[pid] = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-        except OSError:
-            pass  # it has ended
+    for pid, stat in all_processes().items():
+        if stat[1] == jailer and (uid_of(pid) or 0) >= UID_BASE:
+            try:
+                found[pid] = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+            except OSError:
+                pass  # it has ended
     return found
 
 
@@ -154,8 +157,9 @@ def clones_with_lines():
         nets = [m.network for m in made]
         assert len({net.guest for net in nets} | {net.host for net in nets}) == 4, [vars(net) for net in nets]
         for m, net, other in zip(made, nets, reversed(nets)):
-            said = say(client, m, LINE.format(host=net.host, port=net.port, other=other.guest, far=other.host))
-            assert said[:3] == ["02:00:00:00:00:02", f"{net.guest}/{net.bits}", "eth0 lo "], (said, vars(net))
+            basic = base64.b64encode(b"sandbox:" + m.token.encode()).decode()
+            said = say(client, m, LINE.format(host=net.host, port=net.port, other=other.guest, far=other.host, basic=basic))
+            assert said[:3] == ["ether 02:00:00:00:00:02", f"{net.guest}/{net.bits}", "eth0 lo "], (said, vars(net))
             assert said[3].startswith("told HTTP/1.1 403"), said
             assert said[4:] == ["over"], said
         taps = [fds.count("/dev/net/tun") for fds in monitors().values()]
@@ -235,9 +239,11 @@ def main():
         reasons = [e.get("reason") for e in log_events() if e["event"] == "tier_unavailable"]
         print(f"1..0 # SKIP the vm tier does not work here: {reasons}")
         return 0
+    only = os.environ.get("SANDBOX_TEST_CASE", "")
+    cases = [case for case in CASES if case is the_first_boots or only in case.__name__]
     failed = 0
-    print(f"1..{len(CASES)}", flush=True)
-    for number, case in enumerate(CASES, 1):
+    print(f"1..{len(cases)}", flush=True)
+    for number, case in enumerate(cases, 1):
         name = case.__name__.replace("_", " ")
         try:
             said = case()
