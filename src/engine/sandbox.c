@@ -154,7 +154,6 @@ static void on_pong(void *arg)
 {
     struct sandbox *sb = arg;
     sb->unresponsive = false;
-    powers_pong(sb);
 }
 
 static void on_stream_ended(void *arg, uint64_t id)

@@ -2,6 +2,7 @@
 
 The client speaks just enough of proto/sandbox.proto (field numbers there) to have sandboxes in every state.
 """
+import fcntl
 import glob
 import hashlib
 import json
@@ -12,11 +13,15 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+import cases  # noqa: E402  pylint: disable=wrong-import-position
+from cases import SLOW, need  # noqa: E402  pylint: disable=wrong-import-position
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
-SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
 
 
@@ -30,21 +35,9 @@ TIER = os.environ.get("SANDBOX_TEST_TIER", "container")
 UID_BASE = 0x70000000  # sandboxes' uids begin there (src/jailer/uid_slots.h)
 
 
-def need(condition, text):
-    if not condition:
-        raise AssertionError(text)
-
-
 def eventually(condition, seconds, text):
-    """Polls until `condition()` is true; its value.  `text` may be a function, asked when it never was."""
-    end = time.monotonic() + seconds * SLOW
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(text() if callable(text) else text)
-        time.sleep(0.005)
+    """As cases.eventually; here the time is said each time."""
+    return cases.eventually(condition, text, seconds)
 
 
 # ---- the client -----------------------------------------------------------------------------------------------------------
@@ -423,9 +416,22 @@ def tier_settings(tier):
 
 # ---- a system ----------------------------------------------------------------------------------------------------------------
 
+def engine_uids():
+    """Uids that no other test program's engines have: number N is this process's while it holds the file's byte N."""
+    first, count = 52000, 9000
+    start = os.getpid() * 37 % count  # not where another has just ended
+    with open(os.path.join(tempfile.gettempdir(), "sandbox-tests-uids"), "ab") as file:
+        for uid in (first + (start + n) % count for n in range(count)):
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, uid)
+            except OSError:
+                continue
+            yield uid
+
+
 class System:
     """One jailer and its engine over a folder of its own, with a template store of its own."""
-    engine_uids = iter(range(52000 + os.getpid() % 1000 * 8, 65000))
+    engine_uids = engine_uids()
 
     def __init__(self, folder, instance=None, state=None, run=None, engine_args=("--set", "pool_auto=0"), prefix=(),
                  tier=TIER):
@@ -555,10 +561,17 @@ class System:
         """Without what an agent makes below them for commands."""
         return sorted(path for root in self.cgroup_roots() for path in glob.glob(root + "/*/"))
 
-    def members(self):
-        """Live processes in its groups."""
+    def cgroups_at_rest(self):
+        """cgroups(), when those of sandboxes that were destroyed before have gone."""
+        def without_members():
+            return [group for group in self.sandbox_groups() if not self.members([group])]
+        eventually(lambda: not without_members(), 20, lambda: f"control groups that hold nothing: {without_members()}")
+        return self.cgroups()
+
+    def members(self, roots=None):
+        """Live processes in its groups, or in those at and below `roots`."""
         pids = set()
-        for root in self.cgroup_roots():
+        for root in self.cgroup_roots() if roots is None else roots:
             for path, _, _ in os.walk(root):
                 try:
                     with open(path + "/cgroup.procs", encoding="utf-8") as file:
@@ -635,7 +648,7 @@ def work_folder(name):
     return os.path.join(os.environ.get("SANDBOX_TEST_DIR", "/tmp"), f"sandbox-test-{name}.{os.getpid()}")
 
 
-def run_cases(cases, work, systems, clean=lambda: None, kernel=TIER == "vm"):
+def run_cases(programs, work, systems, clean=lambda: None, kernel=TIER == "vm"):
     """Prints TAP.  `systems()`: those that may still be up at the end; then `clean()`.  `kernel`: the store must have one."""
     if os.geteuid():
         print("1..0 # SKIP only root can start a system")
@@ -643,9 +656,9 @@ def run_cases(cases, work, systems, clean=lambda: None, kernel=TIER == "vm"):
     wanted = [os.path.join(ROOT, "tests/support/templates"), "busybox"] + (["kernel"] if kernel else [])
     os.environ["SANDBOX_TEMPLATES"] = subprocess.run(wanted, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     os.makedirs(work, mode=0o755)
-    print(f"1..{len(cases)}", flush=True)
+    print(f"1..{len(programs)}", flush=True)
     failed = 0
-    for number, case in enumerate(cases, 1):
+    for number, case in enumerate(programs, 1):
         start = time.monotonic()
         try:
             said = case()
