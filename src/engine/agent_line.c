@@ -38,7 +38,10 @@ struct agent_line {
     struct buf early;       // vm tier: frames from before that
     const struct agent_line_handler *handler;
     void *arg;
-    char *hostname;  // for the identity that is still to be sent
+    // For the identity that is still to be sent:
+    char *hostname;
+    struct network network;
+    bool volume;
     bool identifying;
     bool preparing;
     bool configuring;
@@ -53,6 +56,18 @@ static void end(struct agent_line *line, int reason)
     line->watch = watch_remove(line->watch);
     line->stream = stream_free(line->stream);
     line->handler->on_end(line->arg, reason);
+}
+
+static bool has_taken_identity(const struct agent_line *line, const Sandbox__Agent__Identified *identified)
+{
+    const char *step = identified->message;
+    bool all = identified->line == (line->network.kind != NETWORK_NONE) && identified->volume == line->volume;
+    if (identified->error_number == 0 && all)
+        return true;
+    if (identified->error_number == 0)
+        step = "its line or its volume is not known to it; build the kernel anew (sandbox-image kernel build)";
+    log_error("clone_without_identity", log_str("step", step), log_u64("errno", identified->error_number));
+    return false;
 }
 
 static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command);
@@ -80,10 +95,8 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         if (!line->identifying)
             break;
         line->identifying = false;
-        if (report->identified->error_number == 0)
+        if (has_taken_identity(line, report->identified))
             return;
-        log_error("clone_without_identity", log_str("step", report->identified->message),
-                  log_u64("errno", report->identified->error_number));
         end(line, -EIO);
         return;
     case SANDBOX__AGENT__REPORT__REPORT_PREPARED:
@@ -214,6 +227,15 @@ static int send_identity(struct agent_line *line)
     identity.boot_id = (ProtobufCBinaryData){.len = sizeof boot_id, .data = boot_id};
     identity.hostname = (ProtobufCBinaryData){.len = strlen(line->hostname), .data = (uint8_t *)line->hostname};
     identity.wall_ns = wall_ns();
+    identity.volume = line->volume;
+    struct network *network = &line->network;
+    Sandbox__Agent__Line out = SANDBOX__AGENT__LINE__INIT;
+    out.host = (ProtobufCBinaryData){.len = sizeof network->host, .data = network->host};
+    out.guest = (ProtobufCBinaryData){.len = sizeof network->guest, .data = network->guest};
+    out.prefix_bits = network->prefix_bits;
+    out.transparent = network->kind == NETWORK_TRANSPARENT;
+    if (network->kind != NETWORK_NONE)
+        identity.line = &out;
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY;
     command.identity = &identity;
@@ -403,12 +425,14 @@ int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t
     return r;
 }
 
-int agent_line_identify(struct agent_line *line, const char *hostname)
+int agent_line_identify(struct agent_line *line, const struct agent_identity *identity)
 {
     if (line->dial < 0 || line->stream != NULL)
         return -EINVAL;
     free(line->hostname);
-    line->hostname = strdup(hostname);
+    line->hostname = strdup(identity->hostname);
+    line->network = identity->network != NULL ? *identity->network : (struct network)NETWORK_INIT;
+    line->volume = identity->volume;
     return line->hostname != NULL ? 0 : -ENOMEM;
 }
 

@@ -30,7 +30,8 @@ class System:
         for path, text in files.items():
             with open(f"{self.folder}/etc/{path}", "w", encoding="utf-8") as file:
                 file.write(text)
-        tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else []
+        tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else \
+            ["--set", f"isolation_floor={own_system.TIER}"]
         deadline = 10000 * rig.SLOW
         sets = [f"--set {setting}" for setting in (f"start_deadline_ms={deadline}", *settings)]
         broker = [f"--set {setting}" for setting in (f"ca_file={world.folder}/ca.pem", f"resolver={rig.DNS}", *more)]
