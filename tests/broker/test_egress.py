@@ -44,7 +44,7 @@ class System:
     """scripts/stack in a folder of its own."""
 
     def __init__(self, world):
-        self.folder = tempfile.mkdtemp(prefix="sandbox-test-egress.")
+        self.folder = tempfile.mkdtemp(prefix="sandbox-test-egress.", dir=os.environ.get("SANDBOX_TEST_DIR"))
         os.mkdir(self.folder + "/etc")
         with open(self.folder + "/etc/credentials.conf", "w", encoding="ascii") as file:
             file.write(f"api.example.org = {SECRET}\n")
