@@ -32,6 +32,8 @@ struct agent_line_handler {
     void (*on_pong)(void *arg);
     // The agent has closed the operation line that agent_line_open_stream gave this id; the id may mean nothing any more.
     void (*on_stream_ended)(void *arg, uint64_t id);
+    // The sandbox has its line to route grants, or says why not.  Optional, for lines that agent_line_host_api is not used on.
+    void (*on_host_api)(void *arg, uint32_t error_number, const char *message);
     // The line is over: 0 at its end, -EPROTO for a bad report, or another negative errno.  Nothing is called after it.
     void (*on_end)(void *arg, int reason);
 };
@@ -65,6 +67,11 @@ int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_i
 // said.
 int agent_line_suspend(struct agent_line *line);
 int agent_line_resume(struct agent_line *line, uint64_t lost_us);
+// Has the agent open the sandbox's line to route grants; on_host_api follows.  `feed` (SOCK_SEQPACKET, stays the caller's) is
+// the end that connections come from.  One at a time.  -EOPNOTSUPP: not on this tier.
+int agent_line_host_api(struct agent_line *line, int feed);
+// The JavaScript file that is placed beside it.  In order with what follows.
+int agent_line_host_api_preload(struct agent_line *line, const uint8_t *text, size_t n);
 // Asks for a sign of life; one at a time (-EALREADY).
 int agent_line_ping(struct agent_line *line);
 

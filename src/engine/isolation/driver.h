@@ -73,6 +73,7 @@ struct driver {
     uint32_t level;           // sandbox_isolation_t
     bool volumes;             // a sandbox can have a session's volume
     bool network;             // a sandbox can have a network
+    bool host_api;            // and a line to route grants
     bool memory;              // its snapshots hold the memory: processes go on in forks
     const char *no_snapshot;  // why there are none: a sentence's end, or NULL
     const char *no_suspend;   // likewise
