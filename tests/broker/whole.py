@@ -25,7 +25,7 @@ class System:
     """scripts/stack in a folder of its own.  `files`: what is in its etc/; `settings`: of the engine."""
 
     def __init__(self, world, name, files, settings, more=(), env=()):
-        self.folder = tempfile.mkdtemp(prefix=f"sandbox-test-{name}.")
+        self.folder = tempfile.mkdtemp(prefix=f"sandbox-test-{name}.", dir=os.environ.get("SANDBOX_TEST_DIR"))
         os.mkdir(self.folder + "/etc")
         for path, text in files.items():
             with open(f"{self.folder}/etc/{path}", "w", encoding="utf-8") as file:
