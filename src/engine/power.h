@@ -6,8 +6,6 @@
 
 // Takes over the request.
 void power_request(struct sandbox *sb, struct request *r, bool resume);
-// The agent has answered a ping, so it has read what was said before that.
-void powers_pong(struct sandbox *sb);
 // The sandbox is closing: answers those that wait; the one being done is answered when the driver is.
 void powers_fail(struct sandbox *sb);
 

@@ -169,7 +169,6 @@ static void on_pong(void *arg)
 {
     struct sandbox *sb = arg;
     sb->unresponsive = false;
-    powers_pong(sb);
 }
 
 static void on_host_api(void *arg, uint32_t error_number, const char *message)
