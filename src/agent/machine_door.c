@@ -8,7 +8,8 @@
 // the agent itself ends, or one of them breaks the framing.  serving -> (Prepare went through) prepared: the end of the control
 // connection now means that this is a clone; the host is called again -> nameless: the first command must be Identity ->
 // serving. A connection is waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S;
-// beyond that they are closed.
+// beyond that they are closed; CALL_S
+// for a call to the host.
 #include "agent/machine.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
@@ -26,7 +27,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10 };
+enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10, CALL_S = 600 };
 
 struct door;
 
@@ -181,6 +182,11 @@ static int call(struct door *d)
     static const struct stream_limits limits = {.frame_max = AGENT_CONTROL_MAX, .queue_max = FRAME_HEAD + AGENT_CONTROL_MAX};
     cleanup_fd int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_vm host = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST, .svm_port = AGENT_VSOCK_PORT};
+    // A kernel gives up after two seconds, which a busy host may well take; how long a machine may take is the host's to say,
+    // and it ends one that takes longer.
+    const struct timeval patience = {.tv_sec = CALL_S};
+    if (fd >= 0)
+        setsockopt(fd, AF_VSOCK, SO_VM_SOCKETS_CONNECT_TIMEOUT, &patience, sizeof patience);
     d->called_ns = mono_ns();
     if (fd < 0 || connect(fd, (const struct sockaddr *)&host, sizeof host) < 0)
         return -errno;
