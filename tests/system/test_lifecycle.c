@@ -282,7 +282,7 @@ static void contradictions_and_garbage(void **state)
     spec.reserved[0] = 1;
     refused(&spec);
     spec = plain_spec();
-    spec.reserved[5] = 1;
+    spec.reserved[3] = 1;
     refused(&spec);
 
     char key[129];
