@@ -589,6 +589,12 @@ class System:
     def client(self):
         return Client(self.socket)
 
+    def settle(self):
+        """After a first create: what it left behind is over.  On the vm tier its shape is booted once, beside it."""
+        if TIER == "vm":
+            eventually(lambda: self.log_lines("template_snapshot_ready"), 120, lambda: f"no template: {self.log_tail()}")
+            eventually(lambda: len(self.agents()) == 0, 20, "the template's machine stays")
+
     # -- what is there of it --
 
     def log_lines(self, event=None):
