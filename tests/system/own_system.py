@@ -590,10 +590,10 @@ class System:
         return Client(self.socket)
 
     def settle(self):
-        """After a first create: what it left behind is over.  On the vm tier its shape is booted once, beside it."""
+        """After a first create was destroyed: what it left behind is over.  On the vm tier its shape is booted once, beside it."""
         if TIER == "vm":
             eventually(lambda: self.log_lines("template_snapshot_ready"), 120, lambda: f"no template: {self.log_tail()}")
-            eventually(lambda: len(self.agents()) == 0, 20, "the template's machine stays")
+        eventually(lambda: not self.agents(), 20, "a sandbox that was destroyed stays")
 
     # -- what is there of it --
 
