@@ -35,7 +35,7 @@ struct agent {
     bool far;        // what the host says is under way for a while (vm tier): it is asked before a deadline counts
     struct control *control;
     struct host_api *host_api;  // NULL until it was asked for
-    struct exec_list execs;  // that are running
+    struct exec_list execs;     // that are running
     struct processes *processes;
     int null_fd;  // /dev/null, opened before any guest code ran; -1 if this root has none
 };

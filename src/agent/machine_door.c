@@ -44,7 +44,8 @@ struct waiting {
 
 struct door {
     struct loop *loop;
-    int listener, agent, pidfd;
+    int listener;
+    struct machine_sandbox *sandbox;
     bool prepared, nameless;
     uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
@@ -73,17 +74,32 @@ static void end(struct door *d, const char *why)
     loop_stop(d->loop, 0);
 }
 
-static void identified(struct door *d, int error, const char *step)
+static void identified(struct door *d, const struct machine_identity *identity, int error, const char *step)
 {
     Sandbox__Agent__Identified identified = SANDBOX__AGENT__IDENTIFIED__INIT;
     identified.error_number = (uint32_t)-error;
     identified.message = error < 0 ? (char *)step : identified.message;
+    identified.line = error == 0 && identity->line.kind != 0;
+    identified.volume = error == 0 && identity->volume;
     Sandbox__Agent__Report answer = SANDBOX__AGENT__REPORT__INIT;
     answer.report_case = SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED;
     answer.identified = &identified;
     int r = stream_send(d->control, &answer);
     if (error < 0 || r < 0)
         end(d, error < 0 ? step : "the host does not take reports");
+}
+
+static int read_line(const Sandbox__Agent__Line *from, struct guest_line *to)
+{
+    enum { PREFIX_MAX = 32 };
+    if (from->host.len != sizeof to->address.host || from->guest.len != sizeof to->address.guest || from->prefix_bits == 0 ||
+        from->prefix_bits > PREFIX_MAX)
+        return -EINVAL;
+    *to = (struct guest_line){.kind = from->transparent ? JAIL_LINE_PROXY | JAIL_LINE_TRANSPARENT : JAIL_LINE_PROXY};
+    to->address.prefix = from->prefix_bits;
+    memcpy(to->address.host, from->host.data, sizeof to->address.host);
+    memcpy(to->address.guest, from->guest.data, sizeof to->address.guest);
+    return 0;
 }
 
 // 0, or -EINVAL for what no host sends.
@@ -96,20 +112,25 @@ static int read_identity(const Sandbox__Agent__Identity *from, struct machine_id
     memcpy(to->entropy, from->entropy.data, sizeof to->entropy);
     memcpy(to->boot_id, from->boot_id.data, sizeof to->boot_id);
     memcpy(to->hostname, from->hostname.data, from->hostname.len);
+    to->volume = from->volume;
+    if (from->line != NULL && read_line(from->line, &to->line) < 0)
+        return -EINVAL;
     return machine_hostname_good(to->hostname) ? 0 : -EINVAL;
 }
 
 // The host stamps Identity when it takes the call: half of what has passed since the call is how old the stamp is.
 static void become(struct door *d, const Sandbox__Agent__Command *command)
 {
-    struct machine_identity identity;
+    struct machine_identity identity = {0};
     const char *step = "reading its identity";
     int r = command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY ? read_identity(command->identity, &identity)
                                                                                : -EPROTO;
     if (r == 0)
-        r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->pidfd, &step);
+        r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->sandbox->pidfd, &step);
+    if (r == 0)
+        r = machine_give_devices(&identity, d->sandbox, &step);
     d->nameless = r < 0;
-    identified(d, r, step);
+    identified(d, &identity, r, step);
 }
 
 // The agent gets the command with its end of the way that this process takes connections from.
@@ -120,7 +141,7 @@ static void open_host_api(struct door *d, const uint8_t *body, size_t len)
     // Without it, the agent says that there is no way.
     if (machine_host_api_new(d->loop, &d->host_api, &agent_end) < 0)
         agent_end = -1;
-    if (fdpass_send(d->agent, body, len, &agent_end, agent_end >= 0 ? 1 : 0) < 0)
+    if (fdpass_send(d->sandbox->control, body, len, &agent_end, agent_end >= 0 ? 1 : 0) < 0)
         end(d, "the agent does not take commands");
 }
 
@@ -149,7 +170,7 @@ static void on_frame(void *arg, const uint8_t *body, size_t len)
     struct door *d = arg;
     if (!for_agent(d, body, len))
         return;
-    if (len == 0 || fdpass_send(d->agent, body, len, NULL, 0) < 0)
+    if (len == 0 || fdpass_send(d->sandbox->control, body, len, NULL, 0) < 0)
         end(d, "the agent does not take commands");
 }
 
@@ -175,7 +196,7 @@ static void on_report(void *arg, uint32_t events)
     (void)events;
     struct door *d = arg;
     static uint8_t packet[AGENT_CONTROL_MAX];
-    ssize_t n = fdpass_recv(d->agent, packet, sizeof packet, NULL, NULL);
+    ssize_t n = fdpass_recv(d->sandbox->control, packet, sizeof packet, NULL, NULL);
     if (n == -EAGAIN)
         return;
     if (n <= 0)
@@ -238,7 +259,7 @@ static void hand_over(struct door *d, uint64_t id, int fd)
         return;
     sandbox__agent__command__pack(&command, packed);
     // An agent that does not read loses the line, which its host sees closed.
-    if (fdpass_send(d->agent, packed, n, &fd, 1) < 0)
+    if (fdpass_send(d->sandbox->control, packed, n, &fd, 1) < 0)
         report_ended(d, id);
 }
 
@@ -304,26 +325,26 @@ static void on_connection(void *arg, uint32_t events)
     await_id(d, &fd);
 }
 
-static int start(struct door *d, int pidfd)
+static int start(struct door *d)
 {
     int r = loop_new(&d->loop);
     if (r == 0)
         r = call(d);
-    if (r == 0 && fcntl(d->agent, F_SETFL, O_NONBLOCK) < 0)
+    if (r == 0 && fcntl(d->sandbox->control, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)
         r = watch_add(d->loop, d->listener, EPOLLIN, on_connection, d, &d->listener_watch);
     if (r == 0)
-        r = watch_add(d->loop, d->agent, EPOLLIN, on_report, d, &d->agent_watch);
-    return r == 0 ? watch_add(d->loop, pidfd, EPOLLIN, on_agent_gone, d, &d->pid_watch) : r;
+        r = watch_add(d->loop, d->sandbox->control, EPOLLIN, on_report, d, &d->agent_watch);
+    return r == 0 ? watch_add(d->loop, d->sandbox->pidfd, EPOLLIN, on_agent_gone, d, &d->pid_watch) : r;
 }
 
-const char *machine_door_serve(int listener, int control, int pidfd)
+const char *machine_door_serve(int listener, struct machine_sandbox *sandbox)
 {
-    struct door d = {.listener = listener, .agent = control, .pidfd = pidfd};
+    struct door d = {.listener = listener, .sandbox = sandbox};
     for (size_t i = 0; i < WAITING_MAX; i++)
         d.waiting[i].fd = -1;
-    int r = start(&d, pidfd);
+    int r = start(&d);
     if (r == 0)
         r = loop_run(d.loop);
     // Nothing is put away: the machine is switched off next.

@@ -38,7 +38,10 @@ struct agent_line {
     struct buf early;       // vm tier: frames from before that
     const struct agent_line_handler *handler;
     void *arg;
-    char *hostname;  // for the identity that is still to be sent
+    // For the identity that is still to be sent:
+    char *hostname;
+    struct network network;
+    bool volume;
     bool identifying;
     bool preparing;
     bool configuring;
@@ -53,6 +56,18 @@ static void end(struct agent_line *line, int reason)
     line->watch = watch_remove(line->watch);
     line->stream = stream_free(line->stream);
     line->handler->on_end(line->arg, reason);
+}
+
+static bool has_taken_identity(const struct agent_line *line, const Sandbox__Agent__Identified *identified)
+{
+    const char *step = identified->message;
+    bool all = identified->line == (line->network.kind != NETWORK_NONE) && identified->volume == line->volume;
+    if (identified->error_number == 0 && all)
+        return true;
+    if (identified->error_number == 0)
+        step = "its line or its volume is not known to it; build the kernel anew (sandbox-image kernel build)";
+    log_error("clone_without_identity", log_str("step", step), log_u64("errno", identified->error_number));
+    return false;
 }
 
 static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command);
@@ -80,10 +95,8 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         if (!line->identifying)
             break;
         line->identifying = false;
-        if (report->identified->error_number == 0)
+        if (has_taken_identity(line, report->identified))
             return;
-        log_error("clone_without_identity", log_str("step", report->identified->message),
-                  log_u64("errno", report->identified->error_number));
         end(line, -EIO);
         return;
     case SANDBOX__AGENT__REPORT__REPORT_PREPARED:
@@ -152,6 +165,15 @@ static void on_packet(void *arg, uint32_t events)
         take_report(line, packet, (size_t)n);
 }
 
+// The size, or -EMSGSIZE.
+static ssize_t pack_small(const Sandbox__Agent__Command *command, uint8_t packed[static SMALL_COMMAND_MAX])
+{
+    size_t n = protobuf_c_message_get_packed_size(&command->base);
+    if (n > SMALL_COMMAND_MAX)
+        return -EMSGSIZE;
+    return (ssize_t)protobuf_c_message_pack(&command->base, packed);
+}
+
 static int hand_down(struct agent_line *line, uint64_t id, int *ret_fd)
 {
     int pair[2];
@@ -164,11 +186,10 @@ static int hand_down(struct agent_line *line, uint64_t id, int *ret_fd)
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
     command.open_stream = &open_stream;
     uint8_t packed[SMALL_COMMAND_MAX];
-    size_t n = protobuf_c_message_get_packed_size(&command.base);
-    if (n > sizeof packed)
-        return -EMSGSIZE;
-    protobuf_c_message_pack(&command.base, packed);
-    ssize_t sent = fdpass_send(line->fd, packed, n, &theirs, 1);
+    ssize_t n = pack_small(&command, packed);
+    if (n < 0)
+        return (int)n;
+    ssize_t sent = fdpass_send(line->fd, packed, (size_t)n, &theirs, 1);
     if (sent < 0)
         return (int)sent;
     *ret_fd = take_fd(&ours);
@@ -214,6 +235,15 @@ static int send_identity(struct agent_line *line)
     identity.boot_id = (ProtobufCBinaryData){.len = sizeof boot_id, .data = boot_id};
     identity.hostname = (ProtobufCBinaryData){.len = strlen(line->hostname), .data = (uint8_t *)line->hostname};
     identity.wall_ns = wall_ns();
+    identity.volume = line->volume;
+    struct network *network = &line->network;
+    Sandbox__Agent__Line out = SANDBOX__AGENT__LINE__INIT;
+    out.host = (ProtobufCBinaryData){.len = sizeof network->host, .data = network->host};
+    out.guest = (ProtobufCBinaryData){.len = sizeof network->guest, .data = network->guest};
+    out.prefix_bits = network->prefix_bits;
+    out.transparent = network->kind == NETWORK_TRANSPARENT;
+    if (network->kind != NETWORK_NONE)
+        identity.line = &out;
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY;
     command.identity = &identity;
@@ -403,23 +433,24 @@ int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t
     return r;
 }
 
-int agent_line_identify(struct agent_line *line, const char *hostname)
+int agent_line_identify(struct agent_line *line, const struct agent_identity *identity)
 {
     if (line->dial < 0 || line->stream != NULL)
         return -EINVAL;
     free(line->hostname);
-    line->hostname = strdup(hostname);
+    line->hostname = strdup(identity->hostname);
+    line->network = identity->network != NULL ? *identity->network : (struct network)NETWORK_INIT;
+    line->volume = identity->volume;
     return line->hostname != NULL ? 0 : -ENOMEM;
 }
 
 static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command)
 {
     uint8_t packed[SMALL_COMMAND_MAX];
-    size_t n = protobuf_c_message_get_packed_size(&command->base);
-    if (n > sizeof packed)
-        return -EMSGSIZE;
-    protobuf_c_message_pack(&command->base, packed);
-    return transport_of(line)->send(line, packed, n);
+    ssize_t n = pack_small(command, packed);
+    if (n < 0)
+        return (int)n;
+    return transport_of(line)->send(line, packed, (size_t)n);
 }
 
 int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_id)
@@ -460,11 +491,10 @@ int agent_line_host_api(struct agent_line *line, int feed)
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_HOST_API;
     command.host_api = &host_api;
     uint8_t packed[SMALL_COMMAND_MAX];
-    size_t n = protobuf_c_message_get_packed_size(&command.base);
-    if (n > sizeof packed)
-        return -EMSGSIZE;
-    protobuf_c_message_pack(&command.base, packed);
-    int r = transport_of(line)->host_api(line, packed, n, feed);
+    ssize_t n = pack_small(&command, packed);
+    if (n < 0)
+        return (int)n;
+    int r = transport_of(line)->host_api(line, packed, (size_t)n, feed);
     line->opening_host_api = r == 0;
     return r;
 }

@@ -12,6 +12,7 @@
 #define ENGINE_AGENT_LINE_H
 
 #include "agent.pb-c.h"
+#include "engine/network.h"
 #include "sys/loop.h"
 
 #include <stdbool.h>
@@ -46,9 +47,15 @@ struct agent_line *agent_line_free(struct agent_line *line);
 
 // Whether somebody is at the other end: on the container tier always, on the vm tier once the machine has called.
 bool agent_line_is_up(const struct agent_line *line);
-// The machine at the other end is a clone: the first thing it is sent is an identity of its own, with `hostname` in it, stamped
-// when it calls.  A line on which it was not acknowledged before anything else ends.  Before anything is sent.  0 or -EINVAL.
-int agent_line_identify(struct agent_line *line, const char *hostname);
+// What makes a clone of a booted template itself.
+struct agent_identity {
+    const char *hostname;           // copied
+    const struct network *network;  // likewise; NULL or of no kind: it has no line
+    bool volume;                    // it has one
+};
+// The machine at the other end is a clone: the first thing it is sent is an identity of its own, stamped when it calls.  A line
+// on which it was not acknowledged before anything else ends.  Before anything is sent.  0, -EINVAL or -ENOMEM.
+int agent_line_identify(struct agent_line *line, const struct agent_identity *identity);
 // Has the agent of a template run a program once, before its snapshot; on_prepared follows, whatever came of it.
 int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t n);
 // Sends a packed agent.Command with a configure.  0, or a negative errno.

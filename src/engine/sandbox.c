@@ -402,7 +402,8 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         take_fd(&dial);
     }
     if (r == 0 && sb->restored)
-        r = agent_line_identify(sb->line, sb->hostname);
+        r = agent_line_identify(
+            sb->line, &(struct agent_identity){.hostname = sb->hostname, .network = &sb->network, .volume = sb->lease != NULL});
     return r;
 }
 

@@ -88,11 +88,14 @@ static int remove_mark(int disk)
     static const struct {
         const char *path;
         int flags;
-    } marks[] = {{"work/work/incompat/volatile/dirty", 0},
-                 {"work/work/incompat/volatile", AT_REMOVEDIR},
-                 {"work/work/incompat", AT_REMOVEDIR}};
+    } marks[] = {{"incompat/volatile/dirty", 0}, {"incompat/volatile", AT_REMOVEDIR}, {"incompat", AT_REMOVEDIR}};
+    // What the kernel makes of an overlay's work directory is one of the same name in it.
+    cleanup_fd int work = openat(disk, "work", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    cleanup_fd int kernels = work < 0 ? -1 : openat(work, "work", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (kernels < 0)
+        return errno == ENOENT ? 0 : -errno;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
-        if (unlinkat(disk, marks[i].path, marks[i].flags) < 0 && errno != ENOENT)
+        if (unlinkat(kernels, marks[i].path, marks[i].flags) < 0 && errno != ENOENT)
             return -errno;
     return 0;
 }
@@ -346,16 +349,18 @@ int root_pivot(void)
     return 0;
 }
 
-int root_forbid_ipv6(const char *device)
+int root_forbid_ipv6_in(int settings, const char *device)
 {
-    if (network_settings < 0)
-        return 0;
     char path[64];
     snprintf(path, sizeof path, "%s/disable_ipv6", device);
-    int r = file_write_at(network_settings, path, "1");
+    int r = file_write_at(settings, path, "1");
     snprintf(path, sizeof path, "%s/accept_ra", device);
-    if (r == 0)
-        r = file_write_at(network_settings, path, "0");
+    return r == 0 ? file_write_at(settings, path, "0") : r;
+}
+
+int root_forbid_ipv6(const char *device)
+{
+    int r = network_settings >= 0 ? root_forbid_ipv6_in(network_settings, device) : 0;
     close_fd(&network_settings);
     return r;
 }

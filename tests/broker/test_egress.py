@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The whole way out: a real engine, jailer and broker (scripts/stack) in a network namespace with an internet of its own, and real
-tools in real sandboxes.  Prints TAP.  SANDBOX_TEST_LONG=1: also npm, and more rounds of what kills."""
+tools in real sandboxes.  Prints TAP.  SANDBOX_TEST_LONG=1: also npm, and more rounds of what kills.
+SANDBOX_TEST_TIER=vm: every sandbox is a machine, a clone of a booted template as soon as there is one (tests/support/vm-tier)."""
 import io
 import os
 import re
@@ -23,6 +24,7 @@ LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
 TEMPLATE = "debian"
 SECRET = "Bearer only-the-broker-knows-this"
 INVALID_SPEC, UNAVAILABLE = -2, -9
+LEVELS = {"container": 2, "vm": 4}  # sandbox_isolation_t
 ENV = ["HOME", "LANG", "PATH", "PWD"]  # of every command
 
 
@@ -79,6 +81,7 @@ def put_file(sandbox, path, content):
 
 def make(egress=(), **more):
     made = CLIENT.make(template=TEMPLATE, memory=512, egress=egress, **more)
+    same(made.isolation, LEVELS[own_system.TIER], "its tier")
     if made.network:
         with open(WORLD.folder + "/ca.pem", "rb") as file:
             put_file(made.id, "/workspace/ca.pem", file.read())

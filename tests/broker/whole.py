@@ -25,12 +25,13 @@ class System:
     """scripts/stack in a folder of its own.  `files`: what is in its etc/; `settings`: of the engine."""
 
     def __init__(self, world, name, files, settings, more=(), env=()):
-        self.folder = tempfile.mkdtemp(prefix=f"sandbox-test-{name}.")
+        self.folder = tempfile.mkdtemp(prefix=f"sandbox-test-{name}.", dir=os.environ.get("SANDBOX_TEST_DIR"))
         os.mkdir(self.folder + "/etc")
         for path, text in files.items():
             with open(f"{self.folder}/etc/{path}", "w", encoding="utf-8") as file:
                 file.write(text)
-        tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else []
+        tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else \
+            ["--set", f"isolation_floor={own_system.TIER}"]
         deadline = 10000 * rig.SLOW
         sets = [f"--set {setting}" for setting in (f"start_deadline_ms={deadline}", *settings)]
         broker = [f"--set {setting}" for setting in (f"ca_file={world.folder}/ca.pem", f"resolver={rig.DNS}", *more)]

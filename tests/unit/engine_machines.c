@@ -34,7 +34,13 @@ void machine_start(struct stage *s, const struct jail_request *q, const int fds[
                                              .template = strcmp(q->start.hostname, "template") == 0,
                                              .clone = q->op == JAIL_OP_CLONE_VM,
                                              .waits = q->start.waits != 0,
-                                             .shape = (unsigned)q->start.memory_mib};
+                                             .shape = (unsigned)q->start.memory_mib,
+                                             .line = q->network.line,
+                                             .volume = jail_volume_named(q->volume.id)};
+    memcpy(s->slot[slot].volume, q->volume.id, JAIL_VOLUME_ID);
+    // A template is nobody's.
+    if (s->slot[slot].machine.template && (q->network.line != 0 || jail_volume_named(q->volume.id)))
+        atomic_store(&s->play->broken, true);
     if (!s->slot[slot].machine.template)
         atomic_fetch_add(&s->play->machines, 1);
     stage_answer_start(s, q, (uint32_t)slot);

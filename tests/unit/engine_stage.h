@@ -24,6 +24,8 @@ struct machine {
     bool waits;      // to be claimed
     bool named;      // it has its identity
     unsigned shape;  // of what its template was
+    uint32_t line;   // JAIL_LINE_*
+    bool volume;
 };
 
 struct stage {

@@ -354,10 +354,8 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     int r = container_describe(what, &launch.start);
     if (r < 0)
         return r;
-    // A volume or a network is a device more, and so another shape than any template's.
     char name[SNAPSHOT_KEY_DIGITS + 1];
-    bool plain = what->volume == NULL && what->network == NETWORK_NONE;
-    launch.from = plain ? template_of(d, &launch.start, name) : NULL;
+    launch.from = template_of(d, &launch.start, name);
     launch.snapshot = launch.from != NULL ? name : NULL;
     launch.start.waits = what->waits && launch.from != NULL;
     return vm_launch(d, &launch, done, arg);
