@@ -11,6 +11,7 @@
 // beyond that they are closed; CALL_S
 // for a call to the host.
 #include "agent/machine.h"
+#include "agent/machine_host_api.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -49,6 +50,7 @@ struct door {
     uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
     struct stream *control;
+    struct machine_host_api *host_api;  // NULL until the host asked for it
     struct waiting waiting[WAITING_MAX];
     const char *why;  // it ended
 };
@@ -131,7 +133,19 @@ static void become(struct door *d, const Sandbox__Agent__Command *command)
     identified(d, &identity, r, step);
 }
 
-// The host's commands are looked at only for the two that concern the machine.  True: this one is for the agent.
+// The agent gets the command with its end of the way that this process takes connections from.
+static void open_host_api(struct door *d, const uint8_t *body, size_t len)
+{
+    cleanup_fd int agent_end = -1;
+    d->host_api = machine_host_api_free(d->host_api);
+    // Without it, the agent says that there is no way.
+    if (machine_host_api_new(d->loop, &d->host_api, &agent_end) < 0)
+        agent_end = -1;
+    if (fdpass_send(d->sandbox->control, body, len, &agent_end, agent_end >= 0 ? 1 : 0) < 0)
+        end(d, "the agent does not take commands");
+}
+
+// The host's commands are looked at only for those that concern the machine.  True: this one is for the agent.
 static bool for_agent(struct door *d, const uint8_t *body, size_t len)
 {
     Sandbox__Agent__Command *command = (void *)pb_unpack(&sandbox__agent__command__descriptor, body, len);
@@ -144,8 +158,11 @@ static bool for_agent(struct door *d, const uint8_t *body, size_t len)
         d->prepared = true;
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
         d->prepared = false;
+    bool opens = !mine && command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API;
     pb_free(command);
-    return !mine;
+    if (opens)
+        open_host_api(d, body, len);
+    return !mine && !opens;
 }
 
 static void on_frame(void *arg, const uint8_t *body, size_t len)

@@ -174,7 +174,7 @@ static bool never_began(const struct exec_job *job)
 static unsigned make_answer(struct exec_job *job, struct call *any, struct buf *body)
 {
     if (never_began(job)) {
-        any->dialect->put_error(body, job->status, job->code, job->message);
+        any->dialect->put_error(body, job->status, job->code, job->message, sandbox_not_run_name(job->not_run));
         buf_append_text(body, "\n");
         return job->status;
     }

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-static void on_ready(struct use *use, sandbox_error_t error, const char *text);
+static void on_ready(struct use *use, const struct failure *why);
 static void on_cancel(struct use *use);
 
 static struct exec_job *job_of(struct use *use)
@@ -147,23 +147,24 @@ static void end(struct exec_job *job)
     limit_ended(s);
 }
 
-static void set_failure(struct exec_job *job, unsigned status, const char *code, const char *message)
+static void set_failure(struct exec_job *job, unsigned status, const char *code, const char *message, sandbox_not_run_t not_run)
 {
     job->failed = true;
     job->status = status;
+    job->not_run = not_run;
     snprintf(job->code, sizeof job->code, "%s", code);
     snprintf(job->message, sizeof job->message, "%s", message);
 }
 
-static void end_failed(struct exec_job *job, unsigned status, const char *code, const char *message)
+static void end_failed(struct exec_job *job, unsigned status, const char *code, const char *message, sandbox_not_run_t not_run)
 {
-    set_failure(job, status, code, message);
+    set_failure(job, status, code, message, not_run);
     end(job);
 }
 
-static void end_with_error(struct exec_job *job, sandbox_error_t error, const char *text)
+static void end_with_failure(struct exec_job *job, const struct failure *why)
 {
-    end_failed(job, engine_error_status(error), engine_error_code(error), text);
+    end_failed(job, engine_error_status(why->error), engine_error_code(why->error), why->text, why->not_run);
 }
 
 static void on_cancel(struct use *use)
@@ -175,11 +176,12 @@ static void on_cancel(struct use *use)
     if (job->state == JOB_STARTING) {
         // A worker has it, whose end frees it; who waits for it is told now.
         job->abandoned = true;
-        set_failure(job, 503, why.code, why.text);
+        set_failure(job, 503, why.code, why.text, SANDBOX_NOT_RUN_UNKNOWN);
         followers_answer(job);
         replay_forget(job->replay);
     } else if (job->state != JOB_ENDED) {
-        end_failed(job, 503, why.code, why.text);
+        end_failed(job, 503, why.code, why.text,
+                   job->state == JOB_WAITING ? SANDBOX_NOT_RUN_ENVIRONMENT : SANDBOX_NOT_RUN_UNKNOWN);
     }
 }
 
@@ -266,11 +268,11 @@ static bool take_event(struct exec_job *job)
     sandbox_event_t e = {0};
     sandbox_error_t r = sandbox_stream_read(job->stream, 0, &e);
     if (r != SANDBOX_OK) {
-        char text[384];
-        snprintf(text, sizeof text, "%s", sandbox_last_error());
+        struct failure why = failure_of_library(r);
+        why.not_run = SANDBOX_NOT_RUN_UNKNOWN;  // it had been started
         if (r == SANDBOX_ERR_GUEST_UNAVAILABLE)
             engine_link_suspect(job->api->engine);
-        end_with_error(job, r, text);
+        end_with_failure(job, &why);
         return false;
     }
     switch (e.type) {
@@ -321,7 +323,7 @@ struct launch {
     bool has_room;  // the sandbox has fewer uses than operations
     bool gone;      // it is not there any more
     sandbox_error_t error;
-    char text[384];
+    struct failure why;  // of an error
 };
 
 static void launch(struct launch *l)
@@ -345,7 +347,9 @@ static void run_launch(struct job *job)
     while (engine_lags(l->error, l->has_room, &tries));
     if (l->error == SANDBOX_OK)
         return;
-    snprintf(l->text, sizeof l->text, "%s", sandbox_last_error());
+    l->why = failure_of_library(l->error);
+    if (l->process_id != 0)
+        l->why.not_run = SANDBOX_NOT_RUN_UNKNOWN;  // it runs, and nobody can follow it
     // Nothing has run of it.  Whether that is because the sandbox has ended decides if another one is worth a try.
     sandbox_status_t status;
     l->gone = l->error != SANDBOX_ERR_INVALID_SPEC && l->process_id == 0 && sandbox_inspect(l->handle, &status) != SANDBOX_OK;
@@ -363,7 +367,7 @@ static void begin_reading(struct exec_job *job, struct launch *l)
     if (job->events)
         events_started(job);
     if (job->readable == NULL || event_add(job->readable, NULL) < 0) {
-        end_failed(job, 500, "internal", "no memory");
+        end_failed(job, 500, "internal", "no memory", SANDBOX_NOT_RUN_UNKNOWN);
         return;
     }
     if (job->request.detach)
@@ -394,23 +398,23 @@ static void end_launch(struct job *done, bool ran)
             engine_link_suspect(job->api->engine);
         // Of whom it is for, the caller; anything else of the kind would be this program's fault.
         if (l->error == SANDBOX_ERR_PERMISSION_DENIED && job->request.spec.grant_profile != NULL)
-            end_failed(job, 403, "grant_denied", l->text);
+            end_failed(job, 403, "grant_denied", l->why.text, l->why.not_run);
         else
-            end_with_error(job, l->error, l->text);
+            end_with_failure(job, &l->why);
     }
     free(l);
 }
 
-static void on_ready(struct use *use, sandbox_error_t error, const char *text)
+static void on_ready(struct use *use, const struct failure *why)
 {
     struct exec_job *job = job_of(use);
-    if (error != SANDBOX_OK) {
-        end_with_error(job, error, text);
+    if (why != NULL) {
+        end_with_failure(job, why);
         return;
     }
     struct launch *l = calloc(1, sizeof *l);
     if (l == NULL) {
-        end_failed(job, 500, "internal", "no memory");
+        end_failed(job, 500, "internal", "no memory", SANDBOX_NOT_RUN_ENVIRONMENT);
         return;
     }
     *l = (struct launch){.job = {.run = run_launch, .finish = end_launch}, .exec = job, .handle = use->guest->handle};
@@ -448,11 +452,10 @@ static void end_killing(struct job *job, bool ran)
     free(k);
 }
 
-static void on_kill_ready(struct use *use, sandbox_error_t error, const char *text)
+static void on_kill_ready(struct use *use, const struct failure *why)
 {
     struct killing *k = (struct killing *)((char *)use - offsetof(struct killing, use));
-    (void)text;
-    if (error != SANDBOX_OK) {
+    if (why != NULL) {
         free(k);
         return;
     }

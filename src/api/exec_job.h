@@ -93,6 +93,7 @@ struct exec_job {
     unsigned status;
     char code[32];
     char message[384];
+    sandbox_not_run_t not_run;
     sandbox_exec_result_t result;
     sandbox_grant_trace_t *trace;  // NULL: it had no grant, or nothing is known of it
 };

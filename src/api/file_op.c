@@ -73,12 +73,12 @@ static void end_job(struct job *job, bool ran)
     }
 }
 
-static void on_ready(struct use *use, sandbox_error_t error, const char *text)
+static void on_ready(struct use *use, const struct failure *why)
 {
     struct file_op *op = op_of(use);
-    if (error != SANDBOX_OK) {
-        op->error = error;
-        snprintf(op->text, sizeof op->text, "%s", text);
+    if (why != NULL) {
+        op->error = why->error;
+        snprintf(op->text, sizeof op->text, "%s", why->text);
         file_op_fail(op);
         return;
     }

@@ -30,6 +30,32 @@ bool status_is_retryable(unsigned status)
     return status == 429 || status == 503;
 }
 
+static void reply_refusal(struct call *call, unsigned status, const char *code, const char *message, sandbox_not_run_t not_run)
+{
+    bool says = call->route != NULL && call->route->runs;
+    cleanup_buf struct buf body = BUF_INIT(8 * 1024);
+    call->dialect->put_error(&body, status, code, message, says ? sandbox_not_run_name(not_run) : "");
+    buf_append_text(&body, "\n");
+    if (status_is_retryable(status))
+        http_add_header(call->x, "Retry-After", "%d", RETRY_AFTER_S);
+    http_add_header(call->x, "Cache-Control", "no-store");
+    http_reply(call->x, status, json_type, body.data, body.len);
+}
+
+// Of what this program refuses by itself, nothing has gone to the engine.
+static sandbox_not_run_t own_reason(unsigned status)
+{
+    switch (status) {
+    case 401:
+    case 403:
+        return SANDBOX_NOT_RUN_PERMISSION;
+    case 429:
+        return SANDBOX_NOT_RUN_CAPACITY;
+    default:
+        return status < 500 ? SANDBOX_NOT_RUN_REQUEST : SANDBOX_NOT_RUN_ENVIRONMENT;
+    }
+}
+
 void reply_error(struct call *call, unsigned status, const char *code, const char *format, ...)
 {
     char message[1024];
@@ -37,13 +63,7 @@ void reply_error(struct call *call, unsigned status, const char *code, const cha
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    cleanup_buf struct buf body = BUF_INIT(8 * 1024);
-    call->dialect->put_error(&body, status, code, message);
-    buf_append_text(&body, "\n");
-    if (status_is_retryable(status))
-        http_add_header(call->x, "Retry-After", "%d", RETRY_AFTER_S);
-    http_add_header(call->x, "Cache-Control", "no-store");
-    http_reply(call->x, status, json_type, body.data, body.len);
+    reply_refusal(call, status, code, message, own_reason(status));
 }
 
 // ---- what the engine says ----
@@ -89,7 +109,24 @@ const char *engine_error_code(sandbox_error_t code)
 
 void reply_engine_error(struct call *call, sandbox_error_t code, const char *text)
 {
-    reply_error(call, engine_error_status(code), engine_error_code(code), "%s", text);
+    reply_refusal(call, engine_error_status(code), engine_error_code(code), text, SANDBOX_NOT_RUN_UNKNOWN);
+}
+
+struct failure failure_of(sandbox_error_t error, sandbox_not_run_t not_run, const char *text)
+{
+    struct failure why = {.error = error, .not_run = not_run};
+    snprintf(why.text, sizeof why.text, "%s", text);
+    return why;
+}
+
+struct failure failure_of_library(sandbox_error_t error)
+{
+    return failure_of(error, sandbox_last_not_run(), sandbox_last_error());
+}
+
+void reply_failure(struct call *call, const struct failure *why)
+{
+    reply_refusal(call, engine_error_status(why->error), engine_error_code(why->error), why->text, why->not_run);
 }
 
 // ---- the query ----

@@ -33,6 +33,7 @@ struct route {
     bool open;       // needs no authentication
     unsigned scope;  // that the caller's token must have
     void (*fn)(struct call *call, const char *body, size_t n);
+    bool runs;  // code of the caller's, or begins to: its errors say why nothing did
 };
 
 struct dialect {
@@ -40,7 +41,8 @@ struct dialect {
     const struct route *routes;
     unsigned n_routes;
     // Writes the body of an error.
-    void (*put_error)(struct buf *out, unsigned status, const char *code, const char *message);
+    // `not_run`: why certainly nothing ran because of the request; "" when that is not known, or nothing was to run.
+    void (*put_error)(struct buf *out, unsigned status, const char *code, const char *message, const char *not_run);
 };
 
 // Of a listener that asks for nothing.
@@ -80,6 +82,19 @@ void reply_error(struct call *call, unsigned status, const char *code, const cha
     __attribute__((format(printf, 4, 5)));
 // What the engine said: spec 000, "Errors".
 void reply_engine_error(struct call *call, sandbox_error_t code, const char *text);
+
+// What went wrong, and why nothing ran because of it.
+struct failure {
+    sandbox_error_t error;
+    sandbox_not_run_t not_run;
+    char text[384];
+};
+
+// What the library said last, in this thread, of the call that returned `error`.
+struct failure failure_of_library(sandbox_error_t error);
+struct failure failure_of(sandbox_error_t error, sandbox_not_run_t not_run, const char *text);
+// As reply_engine_error.
+void reply_failure(struct call *call, const struct failure *why);
 unsigned engine_error_status(sandbox_error_t code);
 const char *engine_error_code(sandbox_error_t code);
 // Whether it is worth trying again, which Retry-After says.

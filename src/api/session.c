@@ -1,5 +1,6 @@
 #include "api/exec_job.h"
 #include "api/metrics.h"
+#include "api/route.h"
 #include "api/session_inner.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -164,6 +165,19 @@ void session_touch(struct session *s)
     }
 }
 
+// What is not begun any more, because the session or this program ends.
+static struct failure failure_of_end(const struct session *s)
+{
+    return failure_of(s->all->ending ? SANDBOX_ERR_GUEST_UNAVAILABLE : (sandbox_error_t)SESSION_CLOSED,
+                      SANDBOX_NOT_RUN_ENVIRONMENT, session_end_of(s).text);
+}
+
+static void fail_for_end(struct session *s)
+{
+    const struct failure why = failure_of_end(s);
+    session_fail_all(s, &why);
+}
+
 static void give(struct session *s, struct use *use)
 {
     TAILQ_INSERT_TAIL(&s->uses, use, link);
@@ -171,7 +185,7 @@ static void give(struct session *s, struct use *use)
     use->guest = s->guest;
     s->guest->refs++;
     session_touch(s);
-    use->ready(use, SANDBOX_OK, "");
+    use->ready(use, NULL);
 }
 
 void session_give_all(struct session *s)
@@ -183,7 +197,7 @@ void session_give_all(struct session *s)
     }
 }
 
-void session_fail_all(struct session *s, sandbox_error_t error, const char *text)
+void session_fail_all(struct session *s, const struct failure *why)
 {
     struct uses failed = TAILQ_HEAD_INITIALIZER(failed);
     struct use *use;
@@ -191,7 +205,7 @@ void session_fail_all(struct session *s, sandbox_error_t error, const char *text
     while ((use = TAILQ_FIRST(&failed)) != NULL) {
         TAILQ_REMOVE(&failed, use, link);
         use->session = NULL;
-        use->ready(use, error, text);
+        use->ready(use, why);
     }
 }
 
@@ -208,8 +222,8 @@ void session_use(struct session *s, struct use *use)
     use->guest = NULL;
     if (s->closing || s->all->ending) {
         use->session = NULL;
-        use->ready(use, s->all->ending ? SANDBOX_ERR_GUEST_UNAVAILABLE : (sandbox_error_t)SESSION_CLOSED,
-                   session_end_of(s).text);
+        const struct failure why = failure_of_end(s);
+        use->ready(use, &why);
     } else if (s->state == SESSION_READY) {
         give(s, use);
     } else {
@@ -288,8 +302,9 @@ void sessions_pump(struct sessions *all)
         TAILQ_REMOVE(&all->queue, s, queue_link);
         waiting--;
         s->state = SESSION_IDLE;
-        session_fail_all(s, SANDBOX_ERR_POOL_EXHAUSTED,
-                         "as many sandboxes run as may (max_running), and all are in use; try again");
+        const struct failure why = failure_of(SANDBOX_ERR_POOL_EXHAUSTED, SANDBOX_NOT_RUN_CAPACITY,
+                                              "as many sandboxes run as may (max_running), and all are in use; try again");
+        session_fail_all(s, &why);
         if (!s->ever_started)
             session_remove(s);
     }
@@ -347,7 +362,7 @@ void sessions_end_uses(struct sessions *all)
     all->ending = true;
     for (s = TAILQ_FIRST(&all->list); s != NULL; s = next) {
         next = TAILQ_NEXT(s, link);
-        session_fail_all(s, SANDBOX_ERR_GUEST_UNAVAILABLE, session_end_of(s).text);
+        fail_for_end(s);
         cancel_uses(s);
     }
 }
@@ -364,7 +379,7 @@ void session_close(struct session *s, struct gone_waiter *w)
         TAILQ_REMOVE(&all->queue, s, queue_link);
         s->state = SESSION_IDLE;
     }
-    session_fail_all(s, (sandbox_error_t)SESSION_CLOSED, session_end_of(s).text);
+    fail_for_end(s);
     cancel_uses(s);
     if (s->state == SESSION_READY)
         session_stop(s);
@@ -399,7 +414,7 @@ struct sessions *sessions_free(struct sessions *all)
     while ((s = TAILQ_FIRST(&all->list)) != NULL) {
         TAILQ_REMOVE(&all->list, s, link);
         // Whoever still waits is told, though nobody hears it any more: what waits is theirs to free.
-        session_fail_all(s, SANDBOX_ERR_GUEST_UNAVAILABLE, session_end_of(s).text);
+        fail_for_end(s);
         tell_gone(&s->gone_waiters);
         exec_jobs_forget(s);
         if (s->guest != NULL) {

@@ -1,5 +1,6 @@
 // The sandboxes of sessions: their starts and ends, as jobs of LANE_SANDBOXES.
 #include "api/metrics.h"
+#include "api/route.h"
 #include "api/session_inner.h"
 #include "base/log.h"
 
@@ -84,8 +85,7 @@ struct starting {
     sandbox_conn_t *opened;
     sandbox_handle_t *handle;
     uint64_t expires_at;
-    sandbox_error_t error;
-    char text[384];
+    struct failure why;  // without a handle
 };
 
 static void run_starting(struct job *job)
@@ -101,14 +101,14 @@ static void run_starting(struct job *job)
                                  .ttl_seconds = s->spec.ttl_seconds,
                                  .egress_allow = (const char **)s->spec.egress_allow,
                                  .egress_deny_all = s->spec.egress_deny_all};
-    b->error = SANDBOX_OK;
+    sandbox_error_t error = SANDBOX_OK;
     if (b->share == NULL)
-        b->error = sandbox_conn_open(b->engine, &b->opened);
+        error = sandbox_conn_open(b->engine, &b->opened);
     sandbox_conn_t *conn = b->share != NULL ? b->share->conn : b->opened;
-    if (b->error == SANDBOX_OK)
-        b->error = sandbox_conn_create(conn, &spec, &b->handle);
-    if (b->error != SANDBOX_OK)
-        snprintf(b->text, sizeof b->text, "%s", sandbox_last_error());
+    if (error == SANDBOX_OK)
+        error = sandbox_conn_create(conn, &spec, &b->handle);
+    if (error != SANDBOX_OK)
+        b->why = failure_of_library(error);
     else
         sandbox_conn_session_renew(conn, s->workspace, 0, &b->expires_at);
 }
@@ -140,10 +140,10 @@ static void note_failed(struct session *s, const struct starting *b)
     s->state = SESSION_IDLE;
     all->running--;
     all->api->metrics->sandboxes_failed++;
-    if (b->error == SANDBOX_ERR_DAEMON_UNREACHABLE)
+    if (b->why.error == SANDBOX_ERR_DAEMON_UNREACHABLE)
         engine_link_suspect(all->api->engine);
-    log_warn("sandbox_failed", log_str("session", s->id), log_str("principal", s->owner), log_str("error", b->text));
-    session_fail_all(s, b->error, b->text);
+    log_warn("sandbox_failed", log_str("session", s->id), log_str("principal", s->owner), log_str("error", b->why.text));
+    session_fail_all(s, &b->why);
     if (s->closing || !s->ever_started)
         session_remove(s);
 }
@@ -156,9 +156,9 @@ static void end_starting(struct job *job, bool ran)
     struct engine_conn *conn = engine_link_settle(all->api->engine, b->slot, b->share, b->opened);
     if (!ran || b->handle == NULL || conn == NULL) {
         if (b->handle != NULL)
-            b->error = SANDBOX_ERR_INTERNAL;
+            b->why = failure_of(SANDBOX_ERR_INTERNAL, SANDBOX_NOT_RUN_ENVIRONMENT, "no memory");
         sandbox_destroy(b->handle);
-        if (conn != NULL && ran && b->error == SANDBOX_ERR_DAEMON_UNREACHABLE)
+        if (conn != NULL && ran && b->why.error == SANDBOX_ERR_DAEMON_UNREACHABLE)
             engine_link_broken(all->api->engine, conn);
         if (conn != NULL)
             engine_conn_unref(all->api->engine, conn, true);
@@ -182,7 +182,8 @@ void session_start(struct session *s)
     struct starting *b = calloc(1, sizeof *b);
     if (b == NULL) {
         s->state = SESSION_IDLE;
-        session_fail_all(s, SANDBOX_ERR_INTERNAL, "no memory");
+        const struct failure why = failure_of(SANDBOX_ERR_INTERNAL, SANDBOX_NOT_RUN_ENVIRONMENT, "no memory");
+        session_fail_all(s, &why);
         return;
     }
     *b = (struct starting){.job = {.run = run_starting, .finish = end_starting},

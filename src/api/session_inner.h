@@ -26,7 +26,7 @@ struct sessions {
 void sessions_pump(struct sessions *all);
 // Gives the sandbox to those who wait for it; or tells them that there will be none.
 void session_give_all(struct session *s);
-void session_fail_all(struct session *s, sandbox_error_t error, const char *text);
+void session_fail_all(struct session *s, const struct failure *why);
 // Somebody waits: it takes its place in the queue.
 void session_enqueue(struct session *s);
 // Nobody uses it, and it has no sandbox.

@@ -253,7 +253,7 @@ static void on_creator_gone(void *arg)
     ((struct creation *)arg)->call = NULL;  // the session is there all the same
 }
 
-static void on_created(struct use *use, sandbox_error_t error, const char *text)
+static void on_created(struct use *use, const struct failure *why)
 {
     struct creation *c = (struct creation *)((char *)use - offsetof(struct creation, use));
     struct call *call = c->call;
@@ -263,8 +263,8 @@ static void on_created(struct use *use, sandbox_error_t error, const char *text)
     creation_free(c);
     if (call == NULL)
         return;
-    if (error != SANDBOX_OK)
-        reply_engine_error(call, error, text);
+    if (why != NULL)
+        reply_failure(call, why);
     else
         reply_session(call, is_new ? 201 : 200, s);
 }

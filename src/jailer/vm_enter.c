@@ -21,7 +21,7 @@
 extern int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
 extern int umount2(const char *target, int flags);
 
-enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 48 };
+enum { MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18, MNT_DETACH_ = 2, OPEN_FILES = 1024, ARG_ROOM = 24, ARGS_MAX = 56 };
 
 static const char *const step_texts[VM_STEPS] = {
     [VM_CGROUPS] = "entering the cgroups",       [VM_LINE] = "letting go of the jailer's descriptors",
@@ -185,6 +185,7 @@ static int exec_monitor(struct entry *e)
                 close((int)(ENTER_FIRST_KEPT + 1 + i));
         put(argv, numbers, &n, "--proc", ENTER_FIRST_KEPT + 1 + given);
         put(argv, numbers, &n, "--vsock-port", AGENT_VSOCK_PORT);
+        put(argv, numbers, &n, "--vsock-port", HOST_API_VSOCK_PORT);
         put(argv, numbers, &n, "--memory-mib", e->order.ram_mib);
         put(argv, numbers, &n, "--vcpus", e->order.vcpus);
         put(argv, numbers, &n, "--disk-mib", e->order.disk_mib);

@@ -574,6 +574,7 @@ const struct driver vm_driver = {
     .level = SANDBOX_ISOLATION_VM,
     .volumes = true,
     .network = true,
+    .host_api = true,
     .no_snapshot = "what its machine has in memory cannot be kept while it runs",
     .no_suspend = "its machine cannot be put on disk while it runs",
     .probe = probe,
