@@ -53,7 +53,7 @@ void machine_run(int argc, char **argv)
     need(r, step);
     close_fd(&agent);
     close_fd(&disk);
-    const char *why = machine_door_serve(listener, control, pidfd);
+    const char *why = machine_door_serve(listener, control, pidfd, options.volume);
     if (options.volume) {
         machine_end_sandbox(pidfd);
         need(machine_sync_volume(volume), "writing the session's volume");

@@ -92,7 +92,8 @@ int machine_take_identity(const struct machine_identity *identity, uint64_t late
 
 // A vsock socket that listens on AGENT_VSOCK_PORT.
 int machine_door_open(int *ret_listener);
-// Serves the host until the control connection or the sandbox ends: why, as a sentence part.
-const char *machine_door_serve(int listener, int control, int pidfd);
+// Serves the host until the control connection or the sandbox ends: why, as a sentence part.  `volume`: the machine has one,
+// and is therefore never kept.
+const char *machine_door_serve(int listener, int control, int pidfd, bool volume);
 
 #endif

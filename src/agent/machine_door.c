@@ -5,10 +5,11 @@
 // a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
 // packet for the agent and the other way round; a connection is handed to the agent as one operation's line, or reported as
 // ended. States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or
-// the agent itself ends, or one of them breaks the framing.  serving -> (Prepare went through) prepared: the end of the control
-// connection now means that this is a clone; the host is called again -> nameless: the first command must be Identity ->
-// serving. A connection is waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S;
-// beyond that they are closed.
+// the agent itself ends, or one of them breaks the framing.  serving -> (Prepare or Suspend went through) keepable: the end of
+// the control connection now means that this is a clone; the host is called again -> nameless: the first command must be
+// Identity -> serving; keepable -> (Configure or Resume) serving. A machine with a volume is never keepable. A connection is
+// waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S; beyond that they are
+// closed.
 #include "agent/machine.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
@@ -25,6 +26,9 @@
 #include <linux/vm_sockets.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10 };
 
@@ -43,9 +47,16 @@ struct waiting {
 struct door {
     struct loop *loop;
     int listener, agent, pidfd;
-    bool prepared, nameless;
+    bool keepable;  // it may have been kept: a broken line means that it is a clone
+    bool nameless;
+    bool volume;         // it has one, and is never kept
     uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
+    // What syncs; 0: nothing does.  `sync_asked`: the host that is there now waits for it.
+    pid_t sync_pid;
+    int sync_fd;
+    struct watch *sync_watch;
+    bool sync_asked;
     struct stream *control;
     struct waiting waiting[WAITING_MAX];
     const char *why;  // it ended
@@ -109,19 +120,77 @@ static void become(struct door *d, const Sandbox__Agent__Command *command)
     identified(d, r, step);
 }
 
-// The host's commands are looked at only for the two that concern the machine.  True: this one is for the agent.
+// ---- syncing ----
+
+static void report_synced(struct door *d)
+{
+    Sandbox__Agent__Synced synced = SANDBOX__AGENT__SYNCED__INIT;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_SYNCED;
+    report.synced = &synced;
+    d->sync_asked = false;
+    if (stream_send(d->control, &report) < 0)
+        end(d, "the host does not take reports");
+}
+
+static void on_sync_ended(void *arg, uint32_t events)
+{
+    (void)events;
+    struct door *d = arg;
+    d->sync_watch = watch_remove(d->sync_watch);
+    close_fd(&d->sync_fd);
+    while (waitpid(d->sync_pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    d->sync_pid = 0;
+    if (d->sync_asked)
+        report_synced(d);
+}
+
+// By a child: it may take long, and the host is served meanwhile.  Where none can be made, the host hears nothing, as from a
+// machine that hangs.
+static void begin_sync(struct door *d)
+{
+    d->sync_asked = true;
+    if (d->sync_pid > 0)
+        return;
+    pid_t pid = fork();
+    if (pid == 0) {
+        sync();
+        _exit(0);
+    }
+    if (pid < 0)
+        return;
+    d->sync_pid = pid;
+    d->sync_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (d->sync_fd < 0 || watch_add(d->loop, d->sync_fd, EPOLLIN, on_sync_ended, d, &d->sync_watch) < 0)
+        end(d, "a child cannot be waited for");
+}
+
+// Whether what was said makes this machine one that may be kept, or no longer.
+static void look_for_keeping(struct door *d, const Sandbox__Agent__Command *command)
+{
+    if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PREPARE ||
+        command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND)
+        d->keepable = !d->volume;
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE ||
+             command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME)
+        d->keepable = false;
+}
+
+// The host's commands are looked at only for those that concern the machine.  True: this one is for the agent, too.
 static bool for_agent(struct door *d, const uint8_t *body, size_t len)
 {
     Sandbox__Agent__Command *command = (void *)pb_unpack(&sandbox__agent__command__descriptor, body, len);
-    bool mine = command == NULL || d->nameless || command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY;
+    bool mine = command == NULL || d->nameless || command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY ||
+                command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SYNC;
     if (command == NULL)
         end(d, "the host sends nonsense");
     else if (d->nameless)
         become(d, command);
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PREPARE)
-        d->prepared = true;
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
-        d->prepared = false;
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SYNC)
+        begin_sync(d);
+    else
+        look_for_keeping(d, command);
     pb_free(command);
     return !mine;
 }
@@ -142,11 +211,12 @@ static void on_control_end(void *arg, int reason)
     (void)reason;
     struct door *d = arg;
     d->control = stream_free(d->control);
-    if (!d->prepared) {
+    if (!d->keepable) {
         end(d, "the host ended the control line");
         return;
     }
-    d->prepared = false;
+    d->keepable = false;
+    d->sync_asked = false;
     d->nameless = true;
     if (call(d) < 0)
         end(d, "the host cannot be called again");
@@ -295,9 +365,9 @@ static int start(struct door *d, int pidfd)
     return r == 0 ? watch_add(d->loop, pidfd, EPOLLIN, on_agent_gone, d, &d->pid_watch) : r;
 }
 
-const char *machine_door_serve(int listener, int control, int pidfd)
+const char *machine_door_serve(int listener, int control, int pidfd, bool volume)
 {
-    struct door d = {.listener = listener, .agent = control, .pidfd = pidfd};
+    struct door d = {.listener = listener, .agent = control, .pidfd = pidfd, .volume = volume, .sync_fd = -1};
     for (size_t i = 0; i < WAITING_MAX; i++)
         d.waiting[i].fd = -1;
     int r = start(&d, pidfd);

@@ -42,6 +42,8 @@ struct agent_line {
     bool preparing;
     bool configuring;
     bool pinging;
+    bool syncing;
+    bool inherits;
     uint64_t last_stream;
     uint64_t last_ping;
 };
@@ -65,8 +67,11 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         if (!line->identifying)
             break;
         line->identifying = false;
-        if (report->identified->error_number == 0)
+        if (report->identified->error_number == 0) {
+            if (line->handler->on_identified != NULL)
+                line->handler->on_identified(line->arg);
             return;
+        }
         log_error("clone_without_identity", log_str("step", report->identified->message),
                   log_u64("errno", report->identified->error_number));
         end(line, -EIO);
@@ -89,8 +94,15 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         line->pinging = false;
         line->handler->on_pong(line->arg);
         return;
+    case SANDBOX__AGENT__REPORT__REPORT_SYNCED:
+        if (!line->syncing)
+            break;
+        line->syncing = false;
+        if (line->handler->on_synced != NULL)
+            line->handler->on_synced(line->arg);
+        return;
     case SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED:
-        if (report->stream_ended->id == 0 || report->stream_ended->id > line->last_stream)
+        if (report->stream_ended->id == 0 || (report->stream_ended->id > line->last_stream && !line->inherits))
             break;
         line->handler->on_stream_ended(line->arg, report->stream_ended->id);
         return;
@@ -388,6 +400,27 @@ int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t 
     command.prepare = &prepare;
     int r = send_small(line, &command);
     line->preparing = r == 0;
+    return r;
+}
+
+// The ids that were used before mean nothing here, and none of them is used again: each line counts on from the nanosecond at
+// which it began, and opens less than one stream in each.
+void agent_line_inherits(struct agent_line *line)
+{
+    line->inherits = true;
+    line->last_stream = wall_ns();
+}
+
+int agent_line_sync(struct agent_line *line)
+{
+    if (line->syncing)
+        return -EALREADY;
+    Sandbox__Agent__Sync sync = SANDBOX__AGENT__SYNC__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SYNC;
+    command.sync = &sync;
+    int r = send_small(line, &command);
+    line->syncing = r == 0;
     return r;
 }
 

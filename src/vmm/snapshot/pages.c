@@ -1,7 +1,11 @@
 #include "vmm/snapshot/pages.h"
 
+#include "base/cleanup.h"
+#include "wire/page_delta.h"
+
 #include <errno.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -131,24 +135,27 @@ static int write_fully(int fd, const uint8_t *bytes, size_t n, uint64_t at)
     return 0;
 }
 
-static int write_run(void *arg, const struct page_run *run)
+// All of the run but its pages of zeros, which become holes.
+static int write_pages(int fd, const struct page_run *run)
 {
-    const struct writer *w = arg;
-    if (run->kind == PAGE_ABSENT && w->absent_is_zero)
-        return 0;
     for (uint64_t at = 0; at < run->pages;) {
         while (at < run->pages && is_zero(run->host + at * PAGE_BYTES))
             at++;
         uint64_t end = at;
         while (end < run->pages && end - at < PIECE_PAGES && !is_zero(run->host + end * PAGE_BYTES))
             end++;
-        int r =
-            write_fully(w->fd, run->host + at * PAGE_BYTES, (size_t)(end - at) * PAGE_BYTES, (run->first + at) * PAGE_BYTES);
+        int r = write_fully(fd, run->host + at * PAGE_BYTES, (size_t)(end - at) * PAGE_BYTES, (run->first + at) * PAGE_BYTES);
         if (r < 0)
             return r;
         at = end;
     }
     return 0;
+}
+
+static int write_run(void *arg, const struct page_run *run)
+{
+    const struct writer *w = arg;
+    return run->kind == PAGE_ABSENT && w->absent_is_zero ? 0 : write_pages(w->fd, run);
 }
 
 int pages_write(const struct guest_memory *memory, int pagemap, int fd)
@@ -157,4 +164,33 @@ int pages_write(const struct guest_memory *memory, int pagemap, int fd)
     if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)guest_memory_bytes(memory)) < 0)
         return -errno;
     return pages_walk(memory, pagemap, write_run, (void *)&w);
+}
+
+struct own_writer {
+    int fd;
+    uint8_t *list;
+};
+
+static int write_own_run(void *arg, const struct page_run *run)
+{
+    const struct own_writer *w = arg;
+    if (run->kind != PAGE_OWN)
+        return 0;
+    page_delta_add(w->list, run->first, run->pages);
+    return write_pages(w->fd, run);
+}
+
+_Static_assert((int)PAGE_BYTES == (int)PAGE_DELTA_PAGE, "pages");
+
+int pages_write_own(const struct guest_memory *memory, int pagemap, int fd)
+{
+    uint64_t bytes = guest_memory_bytes(memory);
+    cleanup_free uint8_t *list = calloc(1, page_delta_list_bytes(bytes));
+    if (list == NULL)
+        return -ENOMEM;
+    if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)bytes) < 0)
+        return -errno;
+    struct own_writer w = {.fd = fd, .list = list};
+    int r = pages_walk(memory, pagemap, write_own_run, &w);
+    return r == 0 ? write_fully(fd, list, page_delta_list_bytes(bytes), bytes) : r;
 }

@@ -35,4 +35,8 @@ int pages_count(const struct guest_memory *memory, int pagemap, struct page_coun
 // not be looked at; where the memory is a snapshot's itself, what it shares with that is written, too.  0 or a negative errno.
 int pages_write(const struct guest_memory *memory, int pagemap, int fd);
 
+// Writes the pages that this machine has written since it began, and the list of them (wire/page_delta.h), to `fd`, an empty
+// file.  Memory that began empty began with zeros.  0 or a negative errno.
+int pages_write_own(const struct guest_memory *memory, int pagemap, int fd);
+
 #endif
