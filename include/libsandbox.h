@@ -148,6 +148,7 @@ typedef struct {
     uint64_t pause_us;    /* for how long the sandbox stood still */
     bool memory;          /* its memory is part of it: processes go on in forks.  false: only the disk is */
     bool volume_left_out; /* /workspace was a session's volume, which is not part of it */
+    bool unsynced;        /* with memory: its guest was not asked, or did not answer in time, when it was to write to its disk */
     uint64_t reserved[8];
 } sandbox_snapshot_t;
 

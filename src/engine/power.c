@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/guestop.h"
+#include "engine/snapshot.h"
 #include "libsandbox.h"
 
 #include <errno.h>
@@ -184,6 +185,8 @@ static bool wait_until_told(struct power *p)
 static void next(struct sandbox *sb)
 {
     struct power *p;
+    if (!powers_busy(sb) && snapshot_has_turn(sb))
+        return;
     while ((p = TAILQ_FIRST(&sb->powers)) != NULL && !p->busy) {
         bool resume = p->resume;
         if (sb->state >= SANDBOX_CLOSING) {
@@ -209,6 +212,17 @@ static void next(struct sandbox *sb)
         p->busy = true;
         sandbox_ref(sb);
     }
+}
+
+bool powers_busy(const struct sandbox *sb)
+{
+    const struct power *p = TAILQ_FIRST(&sb->powers);
+    return p != NULL && p->busy;
+}
+
+void powers_go_on(struct sandbox *sb)
+{
+    next(sb);
 }
 
 void power_request(struct sandbox *sb, struct request *r, bool resume)

@@ -8,6 +8,10 @@
 void power_request(struct sandbox *sb, struct request *r, bool resume);
 // The agent has answered a ping, so it has read what was said before that.
 void powers_pong(struct sandbox *sb);
+// Whether one is being done.
+bool powers_busy(const struct sandbox *sb);
+// What they waited for (snapshot.h) is over.
+void powers_go_on(struct sandbox *sb);
 // The sandbox is closing: answers those that wait; the one being done is answered when the driver is.
 void powers_fail(struct sandbox *sb);
 

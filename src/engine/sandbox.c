@@ -9,6 +9,7 @@
 #include "engine/origin.h"
 #include "engine/pool.h"
 #include "engine/power.h"
+#include "engine/snapshot.h"
 #include "engine/streams.h"
 #include "engine/volumes.h"
 #include "libsandbox.h"
@@ -157,6 +158,11 @@ static void on_pong(void *arg)
     powers_pong(sb);
 }
 
+static void on_synced(void *arg)
+{
+    snapshot_synced(arg);
+}
+
 static void on_stream_ended(void *arg, uint64_t id)
 {
     streams_ended(arg, id);
@@ -270,6 +276,7 @@ void sandbox_close(struct sandbox *sb, const char *why)
     sandbox_ref(sb);
     guestops_fail(sb, "the sandbox has ended");
     streams_forget(sb);
+    snapshot_sandbox_ends(sb);
     powers_fail(sb);
     sb->line = agent_line_free(sb->line);
     close_network(sb);
@@ -361,6 +368,7 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         .on_up = on_up,
         .on_configured = on_configured,
         .on_pong = on_pong,
+        .on_synced = on_synced,
         .on_stream_ended = on_stream_ended,
         .on_end = on_line_end,
     };
@@ -370,6 +378,8 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         take_fd(&fd);
         take_fd(&dial);
     }
+    if (r == 0 && sb->inherits)
+        agent_line_inherits(sb->line);
     if (r == 0 && sb->restored)
         r = agent_line_identify(sb->line, sb->hostname);
     return r;

@@ -52,6 +52,7 @@ struct sandbox {
     struct create *create;  // until it is answered
     struct warm *warm;      // while it is in the pool
     bool restored;          // it is a clone of a booted template
+    bool inherits;          // it is a clone of a machine that had streams
     bool from_pool;         // it was warm before it had an owner
     bool starting;          // the driver's answer to start is due
     bool started;           // `handle` means something

@@ -167,7 +167,7 @@ def a_clone_goes_on(rig):
     time_passes()
     since = time.monotonic()
     with rig.clone(files) as vm:
-        equal(vm.event(STARTED).value, 2, "protocol version")
+        equal(vm.event(STARTED).value, 3, "protocol version")
         did_not_jump(before, vm.state(), since)
         goes_on(vm, before)
         stats = vm.ask(STATS).stats
@@ -224,7 +224,7 @@ def a_waiting_machine_stands_still(rig):
         equal(vm.ask(WORKING_SET, fds=[working_set]).error, 0, "working set")
     assert os.fstat(working_set).st_size > 100
     with rig.clone(files, options=["--wait"], **{"working-set": working_set}) as vm:
-        equal(vm.event(READY).value, 2, "protocol version")
+        equal(vm.event(READY).value, 3, "protocol version")
         present = vm.ask(STATS).stats["pages_present"]
         assert present > 500, present
         equal(vm.ask(PAUSE).error, -114, "pause of a waiting machine")  # EALREADY
