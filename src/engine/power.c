@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "engine/guestop.h"
 #include "engine/snapshot.h"
+#include "engine/suspend.h"
 #include "libsandbox.h"
 
 #include <errno.h>
@@ -13,7 +14,7 @@ struct power {
     TAILQ_ENTRY(power) link;  // in sandbox->powers
     struct sandbox *sandbox;
     struct request *request;
-    bool resume;
+    enum power_kind kind;
     bool busy;     // the driver's answer is due, or:
     bool telling;  // the agent is being told, and answers a ping when it knows
     bool again;    // the answer that comes is to an earlier ping
@@ -32,17 +33,26 @@ static struct request *remove_power(struct power *p)
     return r;
 }
 
-static void reply(struct request *r, bool resume)
+static void reply(struct request *r, enum power_kind kind)
 {
     Sandbox__PauseResponse paused = SANDBOX__PAUSE_RESPONSE__INIT;
     Sandbox__ResumeResponse resumed = SANDBOX__RESUME_RESPONSE__INIT;
+    Sandbox__SuspendResponse suspended = SANDBOX__SUSPEND_RESPONSE__INIT;
     Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
-    if (resume) {
-        message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_RESUME;
-        message.resume = &resumed;
-    } else {
+    switch (kind) {
+    case POWER_PAUSE:
         message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_PAUSE;
         message.pause = &paused;
+        break;
+    case POWER_RESUME:
+        message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_RESUME;
+        message.resume = &resumed;
+        break;
+    case POWER_SUSPEND:
+    default:
+        message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_SUSPEND;
+        message.suspend = &suspended;
+        break;
     }
     request_reply(r, &message);
 }
@@ -98,7 +108,7 @@ static void on_baseline(void *arg, const struct driver_answer *answer)
         sb->faults_before = answer->stats.page_faults;
     struct request *r = remove_power(p);
     if (sb->state < SANDBOX_CLOSING)
-        reply(r, true);
+        reply(r, POWER_RESUME);
     else
         fail_ended(r);
     next(sb);
@@ -109,7 +119,7 @@ static void on_done(void *arg, const struct driver_answer *answer)
 {
     struct power *p = arg;
     struct sandbox *sb = p->sandbox;
-    bool resume = p->resume;
+    bool resume = p->kind == POWER_RESUME;
     if (sb->state >= SANDBOX_CLOSING) {
         fail_ended(remove_power(p));
     } else if (answer->error < 0) {
@@ -120,11 +130,27 @@ static void on_done(void *arg, const struct driver_answer *answer)
         has_resumed(sb);
         if (sb->tier->driver->stats(sb->tier->self, sb->handle, on_baseline, p) == 0)
             return;
-        reply(remove_power(p), true);
+        reply(remove_power(p), POWER_RESUME);
     } else {
         has_paused(sb);
-        reply(remove_power(p), false);
+        reply(remove_power(p), POWER_PAUSE);
     }
+    next(sb);
+    sandbox_unref(sb);
+}
+
+static void on_suspended(void *arg, const struct err *err)
+{
+    struct power *p = arg;
+    struct sandbox *sb = p->sandbox;
+    enum power_kind kind = p->kind;
+    struct request *r = remove_power(p);
+    if (err != NULL && kind == POWER_SUSPEND && sb->state == SANDBOX_RUNNING)
+        tell_resumed(sb);
+    if (err != NULL)
+        request_fail_err(r, err);
+    else
+        reply(r, kind);
     next(sb);
     sandbox_unref(sb);
 }
@@ -135,6 +161,10 @@ static void told(struct power *p)
     struct sandbox *sb = p->sandbox;
     timer_cancel(sb->engine->loop, &p->patience);
     p->telling = false;
+    if (p->kind == POWER_SUSPEND && sb->state < SANDBOX_CLOSING) {
+        suspend_begin(sb, on_suspended, p);
+        return;
+    }
     if (sb->state < SANDBOX_CLOSING) {
         if (sb->tier->driver->pause(sb->tier->self, sb->handle, on_done, p) == 0)
             return;
@@ -181,37 +211,59 @@ static bool wait_until_told(struct power *p)
     return p->telling;
 }
 
+// Answers it if there is nothing to do, or it cannot be.
+static bool answered(struct power *p)
+{
+    static const enum sandbox_state already[] = {
+        [POWER_PAUSE] = SANDBOX_PAUSED, [POWER_RESUME] = SANDBOX_RUNNING, [POWER_SUSPEND] = SANDBOX_SUSPENDED};
+    const struct sandbox *sb = p->sandbox;
+    enum power_kind kind = p->kind;
+    if (sb->state >= SANDBOX_CLOSING)
+        fail_ended(remove_power(p));
+    else if (sb->state == already[kind])
+        reply(remove_power(p), kind);
+    else if (sb->state == SANDBOX_SUSPENDED && kind == POWER_PAUSE)
+        request_fail(remove_power(p), SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u is suspended; resume it first", sb->id);
+    else
+        return false;
+    return true;
+}
+
+static void begin(struct power *p)
+{
+    struct sandbox *sb = p->sandbox;
+    const struct driver *driver = sb->tier->driver;
+    p->busy = true;
+    sandbox_ref(sb);
+    if (sb->state == SANDBOX_SUSPENDED) {
+        suspend_end(sb, on_suspended, p);
+        return;
+    }
+    if (p->kind != POWER_RESUME && sb->state == SANDBOX_RUNNING) {
+        tell_suspended(sb);
+        if (wait_until_told(p))
+            return;
+    }
+    if (p->kind == POWER_SUSPEND) {
+        suspend_begin(sb, on_suspended, p);
+        return;
+    }
+    bool resume = p->kind == POWER_RESUME;
+    if ((resume ? driver->resume : driver->pause)(sb->tier->self, sb->handle, on_done, p) == 0)
+        return;
+    fail_internal(sb, remove_power(p), resume, "the driver could not be asked");
+    sandbox_unref(sb);
+}
+
 // Works on the first that waits, until one needs the driver.
 static void next(struct sandbox *sb)
 {
     struct power *p;
     if (!powers_busy(sb) && snapshot_has_turn(sb))
         return;
-    while ((p = TAILQ_FIRST(&sb->powers)) != NULL && !p->busy) {
-        bool resume = p->resume;
-        if (sb->state >= SANDBOX_CLOSING) {
-            fail_ended(remove_power(p));
-            continue;
-        }
-        if (sb->state == (resume ? SANDBOX_RUNNING : SANDBOX_PAUSED)) {
-            reply(remove_power(p), resume);
-            continue;
-        }
-        const struct driver *driver = sb->tier->driver;
-        if (!resume)
-            tell_suspended(sb);
-        if (!resume && wait_until_told(p)) {
-            p->busy = true;
-            sandbox_ref(sb);
-            continue;
-        }
-        if ((resume ? driver->resume : driver->pause)(sb->tier->self, sb->handle, on_done, p) < 0) {
-            fail_internal(sb, remove_power(p), resume, "the driver could not be asked");
-            continue;
-        }
-        p->busy = true;
-        sandbox_ref(sb);
-    }
+    while ((p = TAILQ_FIRST(&sb->powers)) != NULL && !p->busy)
+        if (!answered(p))
+            begin(p);
 }
 
 bool powers_busy(const struct sandbox *sb)
@@ -225,7 +277,7 @@ void powers_go_on(struct sandbox *sb)
     next(sb);
 }
 
-void power_request(struct sandbox *sb, struct request *r, bool resume)
+void power_request(struct sandbox *sb, struct request *r, enum power_kind kind)
 {
     if (sb->state >= SANDBOX_CLOSING) {
         fail_ended(r);
@@ -236,7 +288,7 @@ void power_request(struct sandbox *sb, struct request *r, bool resume)
         request_fail(r, SANDBOX_ERR_INTERNAL, "the engine is out of memory");
         return;
     }
-    *p = (struct power){.sandbox = sb, .request = r, .resume = resume};
+    *p = (struct power){.sandbox = sb, .request = r, .kind = kind};
     TAILQ_INSERT_TAIL(&sb->powers, p, link);
     sandbox_ref(sb);
     next(sb);

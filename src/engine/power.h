@@ -1,11 +1,13 @@
-// Pause and resume.  One at a time per sandbox, in the order they were asked for; both are idempotent.
+// Pause, resume and suspend.  One at a time per sandbox, in the order they were asked for; all are idempotent.
 #ifndef ENGINE_POWER_H
 #define ENGINE_POWER_H
 
 #include "engine/sandbox.h"
 
+enum power_kind { POWER_PAUSE, POWER_RESUME, POWER_SUSPEND };
+
 // Takes over the request.
-void power_request(struct sandbox *sb, struct request *r, bool resume);
+void power_request(struct sandbox *sb, struct request *r, enum power_kind kind);
 // The agent has answered a ping, so it has read what was said before that.
 void powers_pong(struct sandbox *sb);
 // Whether one is being done.

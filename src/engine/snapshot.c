@@ -190,6 +190,24 @@ static int describe(struct taking *t)
     return 0;
 }
 
+// Where memory is kept, so is what a machine's kernel knows of its devices.  Answers and is true if that cannot be.
+static bool refused_for_its_parts(const struct sandbox *sb, struct request *r)
+{
+    if (!sb->tier->driver->memory)
+        return false;
+    if (sb->origin->has_volume)
+        request_fail(r, SANDBOX_ERR_INVALID_SPEC,
+                     "sandbox %" PRIu32 " has a session's volume, which others may write to meanwhile; on the tier %s only one "
+                     "without can be kept",
+                     sb->id, sb->tier->name);
+    else if (sb->network.kind != NETWORK_NONE)
+        request_fail(r, SANDBOX_ERR_INVALID_SPEC,
+                     "sandbox %" PRIu32 " has a network, whose device a fork has not; on the tier %s only one without can be "
+                     "kept",
+                     sb->id, sb->tier->name);
+    return sb->origin->has_volume || sb->network.kind != NETWORK_NONE;
+}
+
 // Answers and is false if it cannot be now.
 static bool may_take(const struct sandbox *sb, struct request *r)
 {
@@ -202,15 +220,10 @@ static bool may_take(const struct sandbox *sb, struct request *r)
     else if (sb->tier->driver->no_snapshot != NULL)
         request_fail(r, SANDBOX_ERR_INVALID_SPEC, "sandbox %" PRIu32 " is of the tier %s: %s", sb->id, sb->tier->name,
                      sb->tier->driver->no_snapshot);
-    else if (sb->tier->driver->memory && sb->origin->has_volume)
-        request_fail(r, SANDBOX_ERR_INVALID_SPEC,
-                     "sandbox %" PRIu32 " has a session's volume, which others write to while a snapshot waits; on the tier %s "
-                     "only one without can be kept",
-                     sb->id, sb->tier->name);
-    else if (sb->tier->driver->memory && sb->network.kind != NETWORK_NONE)
-        request_fail(r, SANDBOX_ERR_INVALID_SPEC,
-                     "sandbox %" PRIu32 " has a network, which a fork has not; on the tier %s only one without can be kept",
-                     sb->id, sb->tier->name);
+    else if (sb->state == SANDBOX_SUSPENDED)
+        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %" PRIu32 " is suspended; resume it first", sb->id);
+    else if (refused_for_its_parts(sb, r))
+        return false;
     else if (sb->taking != NULL)
         request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "a snapshot of sandbox %" PRIu32 " is being taken; wait for it", sb->id);
     else if (have >= e->config->max_snapshots_per_uid)
@@ -406,9 +419,14 @@ void snapshot_delete(struct request *r, const char *id)
 
 void snapshot_suspend(struct sandbox *sb, struct request *r)
 {
+    const struct driver *driver = sb->tier->driver;
     if (sb->state >= SANDBOX_CLOSING)
         request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox has ended");
-    else
+    else if (driver->no_suspend != NULL)
         request_fail(r, SANDBOX_ERR_INVALID_SPEC, "sandbox %" PRIu32 " is of the tier %s: %s", sb->id, sb->tier->name,
-                     sb->tier->driver->no_suspend);
+                     driver->no_suspend);
+    else if (refused_for_its_parts(sb, r))
+        ;
+    else
+        power_request(sb, r, POWER_SUSPEND);
 }

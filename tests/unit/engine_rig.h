@@ -45,6 +45,9 @@ enum play_template {
 
 enum play_monitor { MONITOR_OK, MONITOR_SILENT, MONITOR_REFUSES, MONITOR_GARBAGE, MONITOR_CLOSES };
 
+// What a monitor does that is to keep its machine.
+enum play_keep { KEEP_OK, KEEP_NO_ROOM, KEEP_ENDS, KEEP_HELD };
+
 struct play {
     atomic_bool has_kvm;        // the vm tier can be had; the kernel is in the store when rig_vm_store made it
     atomic_int kernel_error;    // of KERNEL
@@ -54,6 +57,8 @@ struct play {
     atomic_bool has_templates;  // machines that the engine wants as templates can be had
     atomic_bool clones_same;    // clones cannot take an identity
     atomic_int template;        // enum play_template
+    atomic_int keep;            // enum play_keep
+    atomic_bool mute_syncs;     // machines do not say that they have synced
     atomic_uint template_kib;   // of memory that a template has written, beside a few words
     atomic_int ask_port;        // a slot + 1: that machine makes a second connection to the host
     atomic_int probe_error, start_error, mount_error;  // negative errno to answer with
@@ -84,7 +89,8 @@ struct play {
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
     atomic_uint machines, template_starts, prepares, template_snapshots, trials, recordings, clones, claims, identities;
-    atomic_uint_least64_t last_entropy, last_boot_id;  // sums of the last identity's
+    atomic_uint_least64_t last_entropy, last_boot_id;    // sums of the last identity's
+    atomic_uint kept, forked, syncs, suspends, resumes;  // machines that were kept, and came of that; what they were told
     atomic_uint vm_pauses, vm_resumes, second_calls_closed;
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
@@ -119,6 +125,8 @@ void rig_write_kernel(struct rig *rig, const char *bytes);
 void rig_stop(struct rig *rig);
 // The same, and starts it again in the same folders, with an empty log.
 void rig_again(struct rig *rig, const char *const *args);
+// Kills it, wherever it is, and starts it again likewise.
+void rig_killed(struct rig *rig, const char *const *args);
 // Waits until the engine has ended; its exit status, or -1 after a signal.
 int rig_wait(struct rig *rig);
 void rig_free(struct rig *rig);

@@ -19,6 +19,7 @@ struct waiting {
     void *owner;
     driver_done_fn *done;
     void *arg;
+    struct driver_suspended *suspended;
 };
 
 STAILQ_HEAD(waiting_list, waiting);
@@ -110,6 +111,27 @@ static int launch(struct loaded *l, const struct jail_start *start, void *owner,
     return r == 0 ? vm_launch(l->all->driver, &what, done, arg) : r;
 }
 
+// A suspended machine that was started is used up; one that was not can be tried again.
+static void on_started(void *arg, const struct driver_answer *answer)
+{
+    struct waiting w = *(struct waiting *)arg;
+    free(arg);
+    w.suspended->busy = false;
+    if (w.suspended->forgotten || answer->error == 0)
+        suspended_free(w.suspended);
+    w.done(w.arg, answer);
+}
+
+// 0: `w` is taken over.
+static int start_one(struct loaded *l, struct waiting *w, const char **ret_why)
+{
+    int r = w->suspended != NULL ? launch(l, &w->start, w->owner, on_started, w, ret_why)
+                                 : launch(l, &w->start, w->owner, w->done, w->arg, ret_why);
+    if (r == 0 && w->suspended == NULL)
+        free(w);
+    return r;
+}
+
 static void start_waiting(struct loaded *l)
 {
     struct waiting *w;
@@ -117,11 +139,9 @@ static void start_waiting(struct loaded *l)
     while ((w = STAILQ_FIRST(&l->waiting)) != NULL) {
         STAILQ_REMOVE_HEAD(&l->waiting, link);
         const char *why = l->error < 0 ? l->err.text : "it could not be asked for";
-        int r = l->error < 0 ? l->error : launch(l, &w->start, w->owner, w->done, w->arg, &why);
+        int r = l->error < 0 ? l->error : start_one(l, w, &why);
         if (r < 0)
             refuse(w, r, why);
-        else
-            free(w);
     }
     l->starting = false;
 }
@@ -148,14 +168,6 @@ static void load_run(struct job *job)
     }
 }
 
-static void settle_suspended(struct loaded *l)
-{
-    struct driver_suspended *s = l->suspended;
-    s->busy = false;
-    if (s->forgotten || l->error == 0)
-        suspended_free(s);
-}
-
 static void load_finish(struct job *job, bool ran)
 {
     struct loaded *l = of_job(job);
@@ -172,8 +184,6 @@ static void load_finish(struct job *job, bool ran)
     if (l->suspended != NULL && l->suspended->forgotten)
         l->error = err_set(&l->err, -ECANCELED, "it is not wanted any more");
     start_waiting(l);
-    if (l->suspended != NULL)
-        settle_suspended(l);
     if (!l->ready || l->suspended != NULL)
         loaded_free(l);
 }
@@ -220,7 +230,8 @@ int vm_fork_start(struct vm_forks *all, const struct driver_start *what, const s
     if (what->suspended != NULL && what->suspended->busy)
         return -EBUSY;
     struct loaded *l = what->suspended == NULL ? find(all, what->snapshot) : NULL;
-    if (l != NULL && l->ready && !l->starting && !snapshot_files_unchanged(&l->files)) {  // somebody was at its files: they are checked again
+    if (l != NULL && l->ready && !l->starting &&
+        !snapshot_files_unchanged(&l->files)) {  // somebody was at its files: they are checked again
         loaded_free(l);
         l = NULL;
     }
@@ -229,7 +240,7 @@ int vm_fork_start(struct vm_forks *all, const struct driver_start *what, const s
     struct waiting *w = malloc(sizeof *w);
     if (w == NULL)
         return -ENOMEM;
-    *w = (struct waiting){.start = *start, .owner = what->owner, .done = done, .arg = arg};
+    *w = (struct waiting){.start = *start, .owner = what->owner, .done = done, .arg = arg, .suspended = what->suspended};
     if (l == NULL && (l = load(all, what)) == NULL) {
         free(w);
         return -ENOMEM;
