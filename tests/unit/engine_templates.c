@@ -82,6 +82,8 @@ int template_request(struct stage *s, unsigned slot, const struct vmm_request *q
     case VMM_OP_RESUME:
         atomic_fetch_add(&s->play->vm_resumes, 1);
         return 0;
+    case VMM_OP_STATS:
+        return 0;
     case VMM_OP_CLAIM:
         atomic_fetch_add(&s->play->claims, 1);
         if (!m->waits)

@@ -165,6 +165,9 @@ static bool has_state(int fd, uint32_t sandbox, const char *state, const struct 
     if (m->response_case != ANSWER(INSPECT))
         fail_msg("no inspection: %s", m->response_case == ANSWER(ERROR) ? m->error->message : "?");
     bool same = strcmp(m->inspect->state, state) == 0;
+    bool in_memory = strcmp(state, "suspended") != 0;
+    assert_int_equal(m->inspect->memory_private_mib, in_memory ? 3 : 0);
+    assert_int_equal(m->inspect->memory_shared_mib, in_memory ? 5 : 0);
     pb_free(m);
     return same;
 }
@@ -489,8 +492,9 @@ static void files_of_another_are_refused(void **state)
     file_path(rig, one.text, "", folder);
     file_path(rig, two.text, "", other);
     // All but the description.
-    snprintf(command, sizeof command, "mv %s/snapshot.bin %s/../keep && rm %s/* && cp -a %s/* %s && mv %s/../keep %s/snapshot.bin",
-             folder, folder, folder, other, folder, folder, folder);
+    snprintf(command, sizeof command,
+             "mv %s/snapshot.bin %s/../keep && rm %s/* && cp -a %s/* %s && mv %s/../keep %s/snapshot.bin", folder, folder,
+             folder, other, folder, folder, folder);
     assert_int_equal(system(command), 0);
     send_fork(fd, 1, one.text, 1);
     rig_expect_error(fd, 1, SANDBOX_ERR_INVALID_SPEC, "another one");

@@ -28,6 +28,18 @@
 
 enum { NAME_DIGITS = 16 };
 
+// Whoever wants the numbers of a machine.
+struct stats_call {
+    TAILQ_ENTRY(stats_call) link;
+    struct vm_driver *driver;
+    uint32_t handle;
+    struct driver_stats stats;  // of its group, as the jailer says
+    driver_done_fn *done;
+    void *arg;
+};
+
+TAILQ_HEAD(stats_calls, stats_call);
+
 struct vm {
     TAILQ_ENTRY(vm) link;
     struct vm_driver *driver;
@@ -52,6 +64,10 @@ struct vm {
     driver_done_fn *done;
     void *arg;
     struct timer patience;
+    // Questions for its numbers, which go beside the requests; id 0: none is with the monitor.
+    uint32_t stats_id;
+    struct stats_calls stats;
+    struct timer stats_patience;
     char reason[VMM_DETAIL_MAX + 64];  // of its end, as the monitor says
 };
 
@@ -93,6 +109,30 @@ static void answer_request(struct vm *vm, int error, const char *detail)
         done(vm->arg, &answer);
 }
 
+// The pages of its memory, if the monitor said; else what is known of its group.
+static void answer_stats(struct vm *vm, const struct vmm_stats *pages)
+{
+    struct stats_call *call;
+    vm->stats_id = 0;
+    timer_cancel(vm->driver->config.loop, &vm->stats_patience);
+    while ((call = TAILQ_FIRST(&vm->stats)) != NULL) {
+        TAILQ_REMOVE(&vm->stats, call, link);
+        struct driver_answer answer = {.control = -1, .dial = -1, .network = NETWORK_INIT, .stats = call->stats};
+        if (pages != NULL && pages->pages_present > 0 && pages->pages_own <= pages->pages_present &&
+            pages->pages_present <= (uint64_t)VMM_MEMORY_MIB_MAX << 8) {
+            answer.stats.private_bytes = pages->pages_own << 12;
+            answer.stats.shared_bytes = (pages->pages_present - pages->pages_own) << 12;
+        }
+        call->done(call->arg, &answer);
+        free(call);
+    }
+}
+
+static void on_stats_late(void *arg)
+{
+    answer_stats(arg, NULL);
+}
+
 static void on_ended(struct vm *vm, const struct vmm_message *m)
 {
     vm->unmade = m->reason == VMM_REASON_SETUP_FAILED;
@@ -119,10 +159,13 @@ static void on_message(void *arg, uint32_t events)
         if (n > 0)
             snprintf(vm->reason, sizeof vm->reason, "its monitor broke the protocol");
         stop_listening(vm);
+        answer_stats(vm, NULL);
         answer_request(vm, -EPIPE, "the machine has ended");
         return;
     }
-    if (m.op == VMM_OP_ENDED)
+    if (m.op == VMM_OP_STATS && m.id == vm->stats_id)
+        answer_stats(vm, m.error == 0 ? &m.stats : NULL);
+    else if (m.op == VMM_OP_ENDED)
         on_ended(vm, &m);
     else if (m.op < VMM_OP_STARTED && vm->done != NULL && m.id == vm->request_id)
         answer_request(vm, m.error, m.detail);
@@ -234,6 +277,7 @@ static struct vm *vm_free(struct vm *vm)
     TAILQ_REMOVE(&vm->driver->all, vm, link);
     timer_cancel(vm->driver->config.loop, &vm->settled);
     timer_cancel(vm->driver->config.loop, &vm->patience);
+    timer_cancel(vm->driver->config.loop, &vm->stats_patience);
     stop_listening(vm);
     close_fd(&vm->vsock_out);
     close_fd(&vm->dial);
@@ -273,6 +317,7 @@ static void on_gone(void *arg, struct driver_exit *how)
     how->reason = reason[0] != '\0' ? reason : "its monitor ended";
     void (*gone)(void *arg, const char *reason) = vm->gone;
     void *arg_of_gone = vm->start_arg;
+    answer_stats(vm, NULL);
     answer_request(vm, -EPIPE, "the machine has ended");
     if (vm->unmade && vm->snapshot[0] != '\0' && vm->driver->templates != NULL)
         vm_template_refused(vm->driver->templates, vm->snapshot, reason);
@@ -339,6 +384,8 @@ static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
     *vm = (struct vm){.driver = d, .control = -1, .vsock_out = -1, .dial = -1, .start_done = done, .start_arg = arg};
     timer_init(&vm->settled, on_settled, vm);
     timer_init(&vm->patience, on_late, vm);
+    timer_init(&vm->stats_patience, on_stats_late, vm);
+    TAILQ_INIT(&vm->stats);
     TAILQ_INSERT_TAIL(&d->all, vm, link);
     return vm;
 }
@@ -477,11 +524,40 @@ static int resume_machine(void *self, uint32_t handle, driver_done_fn *done, voi
     return vm_ask(self, handle, VMM_OP_RESUME, NULL, 0, done, arg);
 }
 
-// The monitor's group: its memory is the machine's, and its faults are those the host served for it.
+// The monitor's group: its memory is the machine's, and its faults are those the host served for it.  Which of its pages are
+// its own, only the monitor knows.
+static void on_group_stats(void *arg, const struct driver_answer *answer)
+{
+    struct stats_call *call = arg;
+    struct vm_driver *d = call->driver;
+    struct vm *vm = answer->error == 0 ? find(d, call->handle) : NULL;
+    if (vm == NULL || vm->control < 0) {
+        call->done(call->arg, answer);
+        free(call);
+        return;
+    }
+    call->stats = answer->stats;
+    TAILQ_INSERT_TAIL(&vm->stats, call, link);
+    if (vm->stats_id != 0)
+        return;
+    int r = timer_set(d->config.loop, &vm->stats_patience, mono_ns() + d->config.answer_ms * NS_PER_MS);
+    if (r == 0)
+        r = tell(vm, VMM_OP_STATS, NULL, 0, &vm->stats_id);
+    if (r < 0)
+        answer_stats(vm, NULL);
+}
+
 static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
 {
     struct vm_driver *d = self;
-    return container_driver.stats(d->config.jailer, handle, done, arg);
+    struct stats_call *call = malloc(sizeof *call);
+    if (call == NULL)
+        return -ENOMEM;
+    *call = (struct stats_call){.driver = d, .handle = handle, .done = done, .arg = arg};
+    int r = container_driver.stats(d->config.jailer, handle, on_group_stats, call);
+    if (r < 0)
+        free(call);
+    return r;
 }
 
 struct attachment {
