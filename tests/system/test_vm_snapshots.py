@@ -290,6 +290,44 @@ def restarts_and_damage():
         eventually(lambda: kept_files() == [], 10, lambda: f"files are left: {kept_files()}")
 
 
+def a_full_disk_leaves_the_parent_running():
+    """Snapshots and suspends, with room for ever more of them."""
+    folder = os.path.join(WORK, "small")
+    os.makedirs(folder)
+    need(os.system(f"mount -t tmpfs -o size=512m small {folder}") == 0, "mount")
+    small = VmSystem(os.path.join(WORK, "full"), state=os.path.join(folder, "state"), tier="vm")
+    try:
+        small.start()
+        with small.client() as client:
+            client.create()
+            eventually(lambda: small.log_lines("template_snapshot_ready"), 60, lambda: f"no template: {small.log_tail()}")
+            sandbox = client.create()
+            want = client.says(sandbox, pattern("full"))
+            refused = 0
+            for left in (0, 64 << 10, 1 << 20, 8 << 20, 24 << 20):
+                free = os.statvfs(folder)
+                with open(os.path.join(folder, "filler"), "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_bsize - left))
+                for call in (client.snapshot, client.suspend):
+                    code = code_of(call, sandbox)
+                    need(code in (0, -5), f"{call.__name__} with {left} bytes left: {code}")
+                    refused += code != 0
+                    if code == 0 and call == client.suspend:
+                        client.resume(sandbox)
+                    need(client.says(sandbox, SUM) == want, f"the memory is another with {left} bytes left")
+                for one in client.snapshots():
+                    client.delete_snapshot(one["id"])
+                kept = f"{small.state}-engine/snapshots"
+                eventually(lambda: os.listdir(kept) == [], 10, lambda: f"files are left: {os.listdir(kept)}")
+                os.unlink(os.path.join(folder, "filler"))
+            need(refused >= 4, f"only {refused} were refused")
+            fork, = client.fork(client.snapshot(sandbox)["id"])
+            need(client.says(fork, SUM) == want, "with room again")
+    finally:
+        small.stop()
+        os.system(f"umount -l {folder}")
+
+
 def kills_in_the_middle_leave_all_or_nothing():
     """Monitor, jailer and engine killed while snapshots are taken: what was told is whole, and nothing else is there."""
     for victim in ("monitor", "engine", "jailer", "engine"):
@@ -330,7 +368,7 @@ def kills_in_the_middle_leave_all_or_nothing():
 def main():
     run_cases([the_stage_is_set, processes_go_on_in_forks, forks_are_others, time_is_right_in_forks, forks_share_nothing_they_write,
                a_paused_one_is_kept_and_forked, chains_stay_right_and_small, a_deleted_one_lives_in_its_forks,
-               a_suspended_one_comes_back, restarts_and_damage, kills_in_the_middle_leave_all_or_nothing], WORK,
+               a_suspended_one_comes_back, restarts_and_damage, a_full_disk_leaves_the_parent_running, kills_in_the_middle_leave_all_or_nothing], WORK,
               lambda: [system] if system else [])
 
 

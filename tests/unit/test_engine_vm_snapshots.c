@@ -446,6 +446,52 @@ static void a_client_that_goes_leaves_nothing(void **state)
     rig_stop(rig);
 }
 
+static void a_monitor_that_never_writes_is_ended(void **state)
+{
+    struct rig *rig = start(ARGS(SET("guest_deadline_ms=100")), true);
+    cleanup_fd int fd = rig_connect(rig);
+    atomic_store(&rig->play.keep, KEEP_HELD);
+    for (unsigned i = 0; i < 2; i++) {
+        uint32_t parent = rig_create(fd);
+        send_about(fd, 1, i == 0 ? KIND(SNAPSHOT_CREATE) : KIND(SUSPEND), NULL, parent);
+        rig_expect_error(fd, 1, SANDBOX_ERR_GUEST_UNAVAILABLE, "ended");
+        RIG_AWAIT(stored(rig) == 0);
+        destroy(fd, parent);
+    }
+    assert_true(logged(rig, "did not write its snapshot in time"));
+    rig_stop(rig);
+}
+
+static void few_snapshots_stay_loaded(void **state)
+{
+    enum { LOADED = 4 };  // FORKS_LOADED_MAX
+    struct rig *rig = start(NULL, true);
+    cleanup_fd int fd = rig_connect(rig);
+    uint32_t parent = rig_create(fd);
+    struct name name[LOADED + 1];
+    for (unsigned i = 0; i <= LOADED; i++) {
+        name[i] = take(fd, parent);
+        fork_one(fd, name[i].text);
+        assert_int_equal(logged(rig, "\"event\":\"snapshot_unloaded\""), i == LOADED);
+    }
+    // That was the first; it is loaded again, and so is what gives way to it.
+    for (unsigned i = 0; i <= LOADED; i++)
+        fork_one(fd, name[i].text);
+    assert_int_equal(rig->play.forked, 2 * (LOADED + 1));
+    rig_stop(rig);
+    // By their size.
+    rig = start(ARGS(SET("template_memory_mib=1")), true);
+    cleanup_fd int again = rig_connect(rig);
+    parent = rig_create(again);
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < 12; k++)
+            name[i] = take(again, parent);  // each writes some more
+        fork_one(again, name[i].text);
+    }
+    assert_true(logged(rig, "\"event\":\"snapshot_unloaded\""));
+    rig_stop(rig);
+}
+
 static void change_byte(const char *path)
 {
     cleanup_fd int file = open(path, O_RDWR | O_CLOEXEC);
@@ -645,6 +691,8 @@ int main(void)
         cmocka_unit_test(a_full_disk_leaves_the_parent_running),
         cmocka_unit_test(a_machine_that_ends_leaves_nothing),
         cmocka_unit_test(a_client_that_goes_leaves_nothing),
+        cmocka_unit_test(a_monitor_that_never_writes_is_ended),
+        cmocka_unit_test(few_snapshots_stay_loaded),
         cmocka_unit_test(damage_is_refused_by_name),
         cmocka_unit_test(files_of_another_are_refused),
         cmocka_unit_test(an_engine_that_is_killed_leaves_all_or_nothing),

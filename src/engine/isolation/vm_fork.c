@@ -89,6 +89,7 @@ static void keep_within_limits(struct vm_forks *all, const struct loaded *newest
         }
         if (oldest == NULL || (n <= FORKS_LOADED_MAX && bytes <= vm_config_of(all->driver)->template_memory_mib << 20))
             return;
+        log_info("snapshot_unloaded", log_str("snapshot", oldest->id));
         loaded_free(oldest);
     }
 }
