@@ -15,17 +15,22 @@ static int fail(struct buf *b, int error)
     return error;
 }
 
+// Always by a part of what there is, up to the ceiling itself: many small additions to a long text copy it few times.
+static size_t grown_size(const struct buf *b, size_t need)
+{
+    size_t size = b->allocated > 0 ? b->allocated : FIRST_ALLOCATION;
+    while (size < need && size <= b->max / 2)
+        size *= 2;
+    return size >= need ? size : b->max;
+}
+
 int buf_reserve(struct buf *b, size_t n, uint8_t **ret_space)
 {
     if (b->len > b->max || n > b->max - b->len)
         return fail(b, -ENOSPC);
     size_t need = b->len + n;
     if (need > b->allocated) {
-        size_t size = b->allocated > 0 ? b->allocated : FIRST_ALLOCATION;
-        while (size < need && size <= b->max / 2)
-            size *= 2;
-        if (size < need)
-            size = need;
+        size_t size = grown_size(b, need);
         uint8_t *grown = realloc(b->data, size);
         if (grown == NULL)
             return fail(b, -ENOMEM);

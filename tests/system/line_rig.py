@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 
-from own_system import BUILD, SLOW, TEMPLATE, UID_BASE, all_processes, kill, name_of, need, uid_of
+from own_system import BUILD, SLOW, TEMPLATE, System, UID_BASE, all_processes, kill, name_of, need, uid_of
 from own_system import field, fields
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -121,7 +121,7 @@ class Jail:
         Jail.count += 1
         self.folder = folder
         self.instance = instance or f"l{os.getpid()}-{Jail.count}"
-        self.uid = 53000 + os.getpid() % 1000 * 8 + Jail.count % 8
+        self.uid = next(System.engine_uids)
         self.pool, self.prefix, self.image = pool, prefix, template
         self.process = self.channel = self.keeper = None
         self.last_id, self.exited, self.template = 0, {}, None

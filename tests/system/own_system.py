@@ -2,6 +2,7 @@
 
 The client speaks just enough of proto/sandbox.proto (field numbers there) to have sandboxes in every state.
 """
+import fcntl
 import glob
 import hashlib
 import json
@@ -12,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -423,9 +425,22 @@ def tier_settings(tier):
 
 # ---- a system ----------------------------------------------------------------------------------------------------------------
 
+def engine_uids():
+    """Uids that no other test program's engines have: number N is this process's while it holds the file's byte N."""
+    first, count = 52000, 9000
+    start = os.getpid() * 37 % count  # not where another has just ended
+    with open(os.path.join(tempfile.gettempdir(), "sandbox-tests-uids"), "ab") as file:
+        for uid in (first + (start + n) % count for n in range(count)):
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, uid)
+            except OSError:
+                continue
+            yield uid
+
+
 class System:
     """One jailer and its engine over a folder of its own, with a template store of its own."""
-    engine_uids = iter(range(52000 + os.getpid() % 1000 * 8, 65000))
+    engine_uids = engine_uids()
 
     def __init__(self, folder, instance=None, state=None, run=None, engine_args=("--set", "pool_auto=0"), prefix=(),
                  tier=TIER):
@@ -555,10 +570,17 @@ class System:
         """Without what an agent makes below them for commands."""
         return sorted(path for root in self.cgroup_roots() for path in glob.glob(root + "/*/"))
 
-    def members(self):
-        """Live processes in its groups."""
+    def cgroups_at_rest(self):
+        """cgroups(), when those of sandboxes that were destroyed before have gone."""
+        def without_members():
+            return [group for group in self.sandbox_groups() if not self.members([group])]
+        eventually(lambda: not without_members(), 20, lambda: f"control groups that hold nothing: {without_members()}")
+        return self.cgroups()
+
+    def members(self, roots=None):
+        """Live processes in its groups, or in those at and below `roots`."""
         pids = set()
-        for root in self.cgroup_roots():
+        for root in self.cgroup_roots() if roots is None else roots:
             for path, _, _ in os.walk(root):
                 try:
                     with open(path + "/cgroup.procs", encoding="utf-8") as file:

@@ -199,7 +199,7 @@ def agents_are_killed():
     with victim.client() as client:
         others = client.create()
         client.execute(others, "true")  # its first command makes groups
-        before = victim.cgroups()
+        before = victim.cgroups_at_rest()
         engine, jailer = victim.engine, victim.jailer
         kept = set(victim.agents())
         for number in range(rounds):
@@ -372,7 +372,7 @@ def the_new_sandbox_is_killed_at_steps_of_its_way_in():
     failed = 0
     with victim.client() as client:
         other = client.create()
-        before = victim.cgroups()
+        before = victim.cgroups_at_rest()
         steps = chosen(total, times(100, 25))
         for step in steps:
             tracer = Tracer(victim.jailer, step, "child", "child")

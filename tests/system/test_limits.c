@@ -57,9 +57,16 @@ static void a_timeout_kills_a_tree_that_keeps_forking(void **state)
     assert_int_equal(guest_processes(*state, "sleep 633"), 0);
 }
 
+// A command that was put into the background has become itself only some time after.
+static bool sleeps(void *h)
+{
+    return guest_processes(h, "sleep 644") == 1;
+}
+
 static void one_exec_ending_leaves_the_others_alone(void **state)
 {
     assert_int_equal(exit_code(*state, "sleep 644 >/dev/null 2>&1 &"), 0);
+    assert_true(eventually(sleeps, *state, 10000));
     cleanup_result sandbox_exec_result_t r = {0};
     times_out(*state, "sleep 655", &r);
     assert_int_equal(guest_processes(*state, "sleep 644"), 1);

@@ -79,7 +79,7 @@ def monitors_are_killed():
     with system.client() as client:
         kept = client.create()
         monitors = set(system.agents())
-        before = system.cgroups()
+        before = system.cgroups_at_rest()
         for kind in ("running", "paused", "stopped"):
             sandbox = client.create()
             monitor, = set(system.agents()) - monitors

@@ -27,6 +27,24 @@ static void buf_takes_all_or_nothing(void **state)
     assert_string_equal(buf_text(&b), "890");
 }
 
+// However long it is already, and whatever its ceiling: small additions do not copy it each time.
+static void buf_grows_a_few_times(void **state)
+{
+    (void)state;
+    static const size_t ceilings[] = {1, 255, 257, 5000, 65536, 100001};
+    for (size_t i = 0; i < sizeof ceilings / sizeof ceilings[0]; i++) {
+        cleanup_buf struct buf b = BUF_INIT(ceilings[i]);
+        int grown = 0;
+        for (size_t n = 0, had = 0; n < ceilings[i]; n++, had = b.allocated) {
+            assert_int_equal(buf_append(&b, "x", 1), 0);
+            grown += b.allocated != had;
+            assert_true(b.allocated <= ceilings[i] || n < 256);
+        }
+        assert_true(grown <= 20);
+        assert_int_equal(buf_append(&b, "x", 1), -ENOSPC);
+    }
+}
+
 static void buf_printf_counts_text_only(void **state)
 {
     cleanup_buf struct buf b = BUF_INIT(5);
@@ -137,6 +155,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buf_takes_all_or_nothing),
+        cmocka_unit_test(buf_grows_a_few_times),
         cmocka_unit_test(buf_printf_counts_text_only),
         cmocka_unit_test(json_escapes),
         cmocka_unit_test(numbers_whole_or_not_at_all),
