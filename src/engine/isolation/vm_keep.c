@@ -139,7 +139,7 @@ static void on_deadline(void *arg)
 static int save(struct keep *k)
 {
     const int fds[] = {k->kept.fd[KEPT_STATE], k->kept.fd[KEPT_MEMORY], k->kept.fd[KEPT_DISK]};
-    uint64_t ms = KEEP_ANSWERS * vm_config_of(k->driver)->answer_ms + KEEP_MIB_MS * k->key.machine.memory_mib;
+    uint64_t ms = vm_config_of(k->driver)->answer_ms + KEEP_MIB_MS * k->key.machine.memory_mib;
     int r = timer_set(vm_config_of(k->driver)->loop, &k->deadline, mono_ns() + ms * NS_PER_MS);
     return r == 0 ? vm_ask_keep(k->driver, k->handle, fds, on_saved, k) : r;
 }
