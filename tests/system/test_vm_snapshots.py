@@ -5,6 +5,7 @@ What is the same on each tier is in test_snapshots.py, test_snapshot_api.c and t
 Needs a host that has the tier; skipped with its reason elsewhere.
 """
 import os
+import sys
 import threading
 import time
 
@@ -371,9 +372,12 @@ def main():
     if not found["works"]:
         print(f"1..0 # SKIP this host's KVM cannot run a stock kernel: {found['reason']}")
         return
-    run_cases([the_stage_is_set, processes_go_on_in_forks, forks_are_others, time_is_right_in_forks, forks_share_nothing_they_write,
+    cases = [the_stage_is_set, processes_go_on_in_forks, forks_are_others, time_is_right_in_forks, forks_share_nothing_they_write,
                a_paused_one_is_kept_and_forked, chains_stay_right_and_small, a_deleted_one_lives_in_its_forks,
-               a_suspended_one_comes_back, restarts_and_damage, a_full_disk_leaves_the_parent_running, kills_in_the_middle_leave_all_or_nothing], WORK,
+               a_suspended_one_comes_back, restarts_and_damage, a_full_disk_leaves_the_parent_running, kills_in_the_middle_leave_all_or_nothing]
+    # Names on the command line: only these, after the stage is set.
+    cases = [case for case in cases if case is the_stage_is_set or not sys.argv[1:] or case.__name__ in sys.argv[1:]]
+    run_cases(cases, WORK,
               lambda: [system] if system else [], kernel=True)
 
 

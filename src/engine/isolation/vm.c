@@ -317,6 +317,7 @@ static void on_gone(void *arg, struct driver_exit *how)
     how->reason = reason[0] != '\0' ? reason : "its monitor ended";
     void (*gone)(void *arg, const char *reason) = vm->gone;
     void *arg_of_gone = vm->start_arg;
+    stop_listening(vm);  // nobody can ask it anything more, whoever is told now
     answer_stats(vm, NULL);
     answer_request(vm, -EPIPE, "the machine has ended");
     if (vm->unmade && vm->snapshot[0] != '\0' && vm->driver->templates != NULL)
