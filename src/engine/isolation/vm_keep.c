@@ -40,8 +40,9 @@ static void keep_free(struct keep *k)
 
 static void told(struct keep *k)
 {
+    const struct err err = k->err;  // outlives it
     struct driver_answer answer = {.error = k->error,
-                                   .detail = k->err.text,
+                                   .detail = err.text,
                                    .control = -1,
                                    .dial = -1,
                                    .network = NETWORK_INIT,
