@@ -1,5 +1,6 @@
 // Load for bench/api: requests over kept connections, or the same commands through libsandbox.
-//     api-load http  SOCKET|HOST:PORT CLIENTS MS METHOD BODY PATH...   client N asks for path N modulo their number
+//     api-load http  SOCKET|HOST:PORT CLIENTS MS METHOD BODY PATH...   client N asks for path N modulo their number; a BODY
+//                                                                      of @FILE is what is in it
 //     api-load exec  ENGINE-SOCKET    CLIENTS MS TEMPLATE SANDBOXES    `true` in sandbox N modulo SANDBOXES
 // Prints one JSON object: requests, bytes, seconds, p50_us, p99_us.
 #include <arpa/inet.h>
@@ -19,6 +20,7 @@ enum { CLIENTS_MAX = 256, TIMES_MAX = 200000, PIECE = 256 * 1024 };
 struct client {
     pthread_t thread;
     const char *address, *method, *body, *path;
+    size_t body_n;
     sandbox_handle_t *sandbox;
     uint64_t until_us, bytes;
     uint32_t *times;
@@ -109,7 +111,7 @@ static void note(struct client *c, uint64_t began)
 static void *ask(void *arg)
 {
     struct client *c = arg;
-    size_t n = strlen(c->body);
+    size_t n = c->body_n;
     char *request = malloc(n + 1024), *buffer = malloc(PIECE + 1);
     int head = snprintf(request, n + 1024, "%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", c->method, c->path, n);
     memcpy(request + head, c->body, n);
@@ -123,6 +125,26 @@ static void *ask(void *arg)
     free(request);
     free(buffer);
     return NULL;
+}
+
+// The body of all requests.
+static char *read_body(const char *argument, size_t *ret_n)
+{
+    if (argument[0] != '@') {
+        *ret_n = strlen(argument);
+        return strdup(argument);
+    }
+    FILE *file = fopen(argument + 1, "rb");
+    if (file == NULL || fseek(file, 0, SEEK_END) < 0)
+        die(argument);
+    long n = ftell(file);
+    char *body = malloc((size_t)n + 1);
+    rewind(file);
+    if (body == NULL || fread(body, 1, (size_t)n, file) != (size_t)n)
+        die(argument);
+    fclose(file);
+    *ret_n = (size_t)n;
+    return body;
 }
 
 static void *execute(void *arg)
@@ -186,11 +208,14 @@ int main(int argc, char **argv)
         return 2;
     }
     uint64_t ms = strtoull(argv[4], NULL, 10);
-    if (strcmp(argv[1], "http") == 0) {
+    if (strcmp(argv[1], "http") == 0 && argc > 7) {
+        size_t body_n;
+        char *body = read_body(argv[6], &body_n);
         for (unsigned i = 0; i < n; i++)
-            clients[i] =
-                (struct client){.address = argv[2], .method = argv[5], .body = argv[6], .path = argv[7 + (int)i % (argc - 7)]};
+            clients[i] = (struct client){
+                .address = argv[2], .method = argv[5], .body = body, .body_n = body_n, .path = argv[7 + (int)i % (argc - 7)]};
         run(clients, n, ms, ask);
+        free(body);
         return 0;
     }
     int sandboxes = atoi(argv[6]);

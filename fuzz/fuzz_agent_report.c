@@ -65,6 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     cleanup_fd int far = pair[1];
     struct heard heard = {0};
     struct agent_line line = {.fd = pair[0],
+                              .dial = -1,
                               .handler = &handler,
                               .arg = &heard,
                               .configuring = (data[0] & 1) != 0,

@@ -312,6 +312,8 @@ typedef struct {
 #define SANDBOX_WRITE_PARENTS 4u /* make missing directories above it (mode 0755) */
 #define SANDBOX_WRITE_INSIDE                                                                                                   \
     8u /* of streams: stay inside /workspace, also through symbolic links, as sandbox_write_file does */
+#define SANDBOX_WRITE_BRIEF                                                                                                    \
+    16u /* of streams: at most SANDBOX_MAX_FILE bytes come, and more are SANDBOX_ERR_TOO_LARGE; with INSIDE that is faster */
 
 /* What sandbox_open_read reads. */
 typedef struct {
@@ -451,6 +453,11 @@ sandbox_error_t sandbox_exec_stream(sandbox_handle_t *handle, const sandbox_exec
  * every call gives it again.  A stream that ends in any other way is an error, never an exit code: GUEST_UNAVAILABLE when the
  * sandbox ended first, or its answer made no sense; every later call gives it again. */
 sandbox_error_t sandbox_stream_read(sandbox_stream_t *stream, int timeout_ms, sandbox_event_t *out_event);
+/* As sandbox_stream_read with a timeout_ms of 0, for streams of sandbox_open_read and output: up to `most` bytes go into
+ * `pipe`, a pipe that is empty, without being copied; the event is then SANDBOX_EVENT_STDOUT with data NULL and their number in
+ * len.  Other events, and bytes that this process has read already, come as there.  The bytes may still change while they are
+ * in the pipe. */
+sandbox_error_t sandbox_stream_splice(sandbox_stream_t *stream, int pipe, size_t most, sandbox_event_t *out_event);
 /* For poll(2): readable when sandbox_stream_read has something, which must then be called with timeout_ms 0 until it gives
  * SANDBOX_EVENT_NONE or the end.  Stays the stream's. */
 int sandbox_stream_fd(const sandbox_stream_t *stream);

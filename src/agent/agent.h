@@ -31,6 +31,7 @@ struct agent {
     struct strv env;  // from Configure: the base of every exec's environment
     bool configured;
     bool suspended;  // between Suspend and Resume: no deadline passes
+    bool far;        // what the host says is under way for a while (vm tier): it is asked before a deadline counts
     struct control *control;
     struct exec_list execs;  // that are running
     struct processes *processes;

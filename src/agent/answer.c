@@ -1,5 +1,7 @@
 #include "agent/answer.h"
 
+#include "agent/strv.h"
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "wire/limits.h"
 
@@ -80,6 +82,8 @@ guest_status file_status(int negative_errno)
         return STATUS(DENIED);
     case ENAMETOOLONG:
         return STATUS(BAD_REQUEST);
+    case EMSGSIZE:
+        return STATUS(TOO_LARGE);
     default:
         return STATUS(IO);
     }
@@ -90,6 +94,8 @@ static const char *reason(int negative_errno)
     switch (-negative_errno) {
     case EXDEV:
         return "it leads out of /workspace";
+    case EMSGSIZE:
+        return "more bytes came than the request allowed";
     case ENOTEMPTY:
         return "directory not empty";
     case EMEDIUMTYPE:
@@ -104,4 +110,19 @@ void answer_file_error(struct answer *a, const char *verb, const char *path, int
     struct err e;
     err_set(&e, negative_errno, "Cannot %s %.200s: %s.", verb, path, reason(negative_errno));
     answer_refuse(a, file_status(negative_errno), &e);
+}
+
+void answer_path_error(struct answer *a, const char *verb, const ProtobufCBinaryData *path, int negative_errno)
+{
+    cleanup_free char *text = text_copy(path);
+    answer_file_error(a, verb, text != NULL ? text : "", negative_errno);
+}
+
+void answer_transfer(struct answer *a, uint64_t bytes)
+{
+    sandbox__guest__transfer_result__init(&a->body.transfer);
+    a->body.transfer.entries = 1;
+    a->body.transfer.bytes = bytes;
+    a->result.result_case = SANDBOX__GUEST__RESULT__RESULT_TRANSFER;
+    a->result.transfer = &a->body.transfer;
 }

@@ -34,6 +34,11 @@ void answer_refuse(struct answer *a, guest_status status, const struct err *e);
 // The refusal for a failed file operation: "Cannot `verb` `path`: reason."
 void answer_file_error(struct answer *a, const char *verb, const char *path, int negative_errno);
 
+// The same with a request's path.
+void answer_path_error(struct answer *a, const char *verb, const ProtobufCBinaryData *path, int negative_errno);
+// That one file of so many bytes was moved.
+void answer_transfer(struct answer *a, uint64_t bytes);
+
 // The status that stands for a negative errno of a file operation.
 guest_status file_status(int negative_errno);
 

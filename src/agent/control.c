@@ -27,6 +27,7 @@ struct control {
     size_t end_count;
     struct timer ends_retry;
     struct exec *preparing;
+    uint64_t last_question;
 };
 
 // A Report that the host does not take is dropped: it has 64 KiB and more to fall behind, and asks again if it cares.
@@ -69,6 +70,18 @@ void control_stream_ended(struct agent *agent, uint64_t id)
     report_ends(c);
 }
 
+uint64_t control_ask_to_expire(struct agent *agent)
+{
+    struct control *c = agent->control;
+    Sandbox__Agent__MayExpire question = SANDBOX__AGENT__MAY_EXPIRE__INIT;
+    question.number = ++c->last_question;
+    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+    message.report_case = SANDBOX__AGENT__REPORT__REPORT_MAY_EXPIRE;
+    message.may_expire = &question;
+    report(c, &message);
+    return question.number;
+}
+
 static void on_configure(const struct control *c, const Sandbox__Agent__Configure *message)
 {
     struct err e = {0};
@@ -82,7 +95,7 @@ static void on_configure(const struct control *c, const Sandbox__Agent__Configur
         r = configure_apply(message, &c->agent->env, &e);
     if (r == 0)
         c->agent->configured = true;
-    if (r == 0 && again) {
+    if (r == 0 && c->agent->suspended) {
         c->agent->suspended = false;
         execs_resume(c->agent, 0);  // its time stood still
     }
@@ -157,6 +170,9 @@ static void on_packet(struct control *c, const uint8_t *packet, size_t n, int *f
     case SANDBOX__AGENT__COMMAND__COMMAND_RESUME:
         c->agent->suspended = false;
         execs_resume(c->agent, command->resume->lost_us);
+        break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_EXPIRE:
+        execs_expire(c->agent, command->expire->number);
         break;
     case SANDBOX__AGENT__COMMAND__COMMAND_PREPARE:
         on_prepare(c, command->prepare);

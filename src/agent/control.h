@@ -17,4 +17,8 @@ void control_stream_ended(struct agent *agent, uint64_t id);
 // Suspend that explains it unread.
 void control_catch_up(struct agent *agent);
 
+// Asks the host, for an agent to which that Suspend may still be under way; execs_expire follows the answer, after all that was
+// said before it.  Returns the question's number, never 0; a question may be lost.
+uint64_t control_ask_to_expire(struct agent *agent);
+
 #endif

@@ -30,6 +30,7 @@
 enum {
     KILL_STEP_MS = 2,         // between two looks at a group that is being killed
     KILL_RETRY_MS = 250,      // the same, for what did not die within KILL_PATIENCE_MS
+    ASK_AGAIN_MS = 1000,      // between two questions whether a deadline counts
     SHOWN_NAME_MAX = 256,     // bytes of a command or directory quoted in a message
     FAILURE_TEXT_MAX = 1024,  // longest message about a failed start; see EXEC_HEADS_MAX
 };
@@ -56,6 +57,7 @@ struct exec {
     uint64_t keep;  // bytes that may still be kept of both outputs
     uint64_t max_output;
     uint64_t start_ns, end_ns, kill_ns, deadline_ns;
+    uint64_t asked;  // the question that is out about the deadline, or 0
     uint64_t oom_kills_before;
     bool timed_out, limit_hit, killing;
     struct timer timer;  // the time out, then the steps of a kill
@@ -314,14 +316,37 @@ static void on_input_taken(void *arg, size_t n)
         x->io.on_input_taken(x->arg, n);
 }
 
-static void on_deadline(struct exec *x)
+static bool has_expired(const struct exec *x)
 {
-    // After a thaw the timer may be due only because time went on meanwhile.
-    control_catch_up(x->agent);
-    if (x->killing || x->reaped || x->agent->suspended || mono_ns() < x->deadline_ns)
-        return;
+    return !x->killing && !x->reaped && !x->agent->suspended && mono_ns() >= x->deadline_ns;
+}
+
+static void expire(struct exec *x)
+{
     x->timed_out = true;
     begin_kill(x);
+}
+
+// After a thaw the timer may be due only because time went on meanwhile.
+static void on_deadline(struct exec *x)
+{
+    control_catch_up(x->agent);
+    if (!has_expired(x))
+        return;
+    if (!x->agent->far) {
+        expire(x);
+        return;
+    }
+    x->asked = control_ask_to_expire(x->agent);
+    timer_set(x->agent->loop, &x->timer, mono_ns() + ASK_AGAIN_MS * NS_PER_MS);
+}
+
+void execs_expire(struct agent *agent, uint64_t number)
+{
+    struct exec *x;
+    TAILQ_FOREACH(x, &agent->execs, link)
+    if (x->asked == number && number != 0 && has_expired(x))
+        expire(x);
 }
 
 static void on_timer(void *arg)
@@ -354,6 +379,7 @@ void execs_resume(struct agent *agent, uint64_t lost_us)
     TAILQ_FOREACH(x, &agent->execs, link)
     if (!x->killing && !x->reaped && x->deadline_ns != NO_DEADLINE) {
         x->deadline_ns += lost_us * NS_PER_US;
+        x->asked = 0;
         timer_set(agent->loop, &x->timer, x->deadline_ns);
     }
 }

@@ -72,6 +72,9 @@ bool execs_end_slot(struct agent *agent, const struct slot *slot);
 // The sandbox was frozen for `lost_us`: deadlines move by as much.
 void execs_resume(struct agent *agent, uint64_t lost_us);
 
+// The host has answered the question of this number: the deadline it was about counts, if it still is one that has passed.
+void execs_expire(struct agent *agent, uint64_t number);
+
 // How many bytes of each stream are returned: the asked-for numbers (0: EXEC_STDOUT_HEAD, EXEC_STDERR_HEAD), cut so that
 // both fit EXEC_HEADS_MAX; a small one is spared at the cost of the large one.
 void exec_head_sizes(uint32_t asked_out, uint32_t asked_err, size_t *ret_out, size_t *ret_err);

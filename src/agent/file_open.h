@@ -10,4 +10,7 @@
 // -EMEDIUMTYPE (a FIFO, device, socket or link), or another negative errno.
 int file_open_regular(const struct place *p, int flags, struct stat *ret_stat);
 
+// The same by a path below `dir` that is followed as the kernel follows it, for requests that may reach everything.
+int file_open_path(int dir, const char *path, int flags, mode_t mode, struct stat *ret_stat);
+
 #endif

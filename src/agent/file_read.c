@@ -27,6 +27,18 @@ int file_open_regular(const struct place *p, int flags, struct stat *ret_stat)
     return take_fd(&fd);
 }
 
+int file_open_path(int dir, const char *path, int flags, mode_t mode, struct stat *ret_stat)
+{
+    cleanup_fd int fd = openat(dir, path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, ret_stat) < 0)
+        return -errno;
+    if (S_ISDIR(ret_stat->st_mode))
+        return -EISDIR;
+    return S_ISREG(ret_stat->st_mode) ? take_fd(&fd) : -EMEDIUMTYPE;
+}
+
 // Reads until `n` bytes or the end of the file.  How many, or a negative errno.
 static ssize_t read_all(int fd, uint8_t *bytes, size_t n, off_t offset)
 {

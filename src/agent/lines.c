@@ -1,6 +1,7 @@
 #include "agent/lines.h"
 
 #include "agent/answer.h"
+#include "agent/brief.h"
 #include "agent/control.h"
 #include "agent/exec.h"
 #include "agent/exec_stream.h"
@@ -138,7 +139,8 @@ static void serve_stream(struct line *l, const Sandbox__Agent__Request *request)
         process_attach(agent->processes, l, request->attach);
         break;
     default:
-        job_stream_start(agent, l, request);
+        if (!brief_start(l, request))
+            job_stream_start(agent, l, request);
     }
 }
 
@@ -268,6 +270,16 @@ bool line_room(const struct line *l)
 int line_send(struct line *l, enum stream_frame_type type, const void *payload, size_t n)
 {
     return stream_send_typed(l->stream, (uint8_t)type, payload, n);
+}
+
+bool line_idle(const struct line *l)
+{
+    return stream_queued(l->stream) == 0;
+}
+
+int line_send_pages(struct line *l, int pipe, size_t n)
+{
+    return stream_send_pages(l->stream, pipe, n);
 }
 
 int line_send_number(struct line *l, enum stream_frame_type type, uint64_t number)

@@ -44,6 +44,9 @@ bool line_room(const struct line *l);
 // cannot be with at most one payload after line_room.
 int line_send(struct line *l, enum stream_frame_type type, const void *payload, size_t n);
 int line_send_number(struct line *l, enum stream_frame_type type, uint64_t number);
+// Whether nothing is queued: then line_send_pages takes `n` bytes of `pipe`, which are whole frames (sys/stream.h).
+bool line_idle(const struct line *l);
+int line_send_pages(struct line *l, int pipe, size_t n);
 // The last frame: EXIT when the status is OK, else ERROR.  The line closes by itself when it has been taken.
 void line_end(struct line *l, const guest_result *result);
 void line_end_refused(struct line *l, guest_status status, const struct err *e);

@@ -6,8 +6,9 @@
 // packet for the agent and the other way round; a connection is handed to the agent as one operation's line, or reported as
 // ended. States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or
 // the agent itself ends, or one of them breaks the framing.  serving -> (Prepare or Suspend went through) keepable: the end of
-// the control connection now means that this is a clone; the host is called again -> nameless: the first command must be
-// Identity -> serving; keepable -> (Configure or Resume) serving. A machine with a volume is never keepable. A connection is
+// the control connection now means that this is a clone, as its reset always does; the host is called again -> nameless: the
+// first command must be Identity -> serving, with the agent told of a Suspend that Configure or Resume ends; keepable ->
+// (Configure or Resume) serving. A machine with a volume is never kept. A connection is
 // waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S; beyond that they are
 // closed.
 #include "agent/machine.h"
@@ -49,6 +50,7 @@ struct door {
     int listener, agent, pidfd;
     bool keepable;  // it may have been kept: a broken line means that it is a clone
     bool nameless;
+    bool keepable;       // it may have been kept: the end of its line means that it is a clone
     bool volume;         // it has one, and is never kept
     uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
@@ -107,6 +109,22 @@ static int read_identity(const Sandbox__Agent__Identity *from, struct machine_id
     return machine_hostname_good(to->hostname) ? 0 : -EINVAL;
 }
 
+// The agent may not have heard that it was going to stand still; what it was told then was lost with the line.
+static int tell_agent(struct door *d)
+{
+    Sandbox__Agent__Suspend suspend = SANDBOX__AGENT__SUSPEND__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND;
+    command.suspend = &suspend;
+    uint8_t packed[OPEN_STREAM_ROOM];
+    size_t n = sandbox__agent__command__get_packed_size(&command);
+    if (n > sizeof packed)
+        return -EMSGSIZE;
+    sandbox__agent__command__pack(&command, packed);
+    ssize_t sent = fdpass_send(d->agent, packed, n, NULL, 0);
+    return sent < 0 ? (int)sent : 0;
+}
+
 // The host stamps Identity when it takes the call: half of what has passed since the call is how old the stamp is.
 static void become(struct door *d, const Sandbox__Agent__Command *command)
 {
@@ -116,6 +134,8 @@ static void become(struct door *d, const Sandbox__Agent__Command *command)
                                                                                : -EPROTO;
     if (r == 0)
         r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->pidfd, &step);
+    if (r == 0 && (r = tell_agent(d)) < 0)
+        step = "telling the agent";
     d->nameless = r < 0;
     identified(d, r, step);
 }
@@ -206,17 +226,21 @@ static void on_frame(void *arg, const uint8_t *body, size_t len)
 
 static int call(struct door *d);
 
+// The device was: no host does that to a line, which it shuts down.  One that was paused before it had heard of it wakes up so.
+static bool is_reset(int reason)
+{
+    return reason == -ENOTCONN || reason == -ECONNRESET;
+}
+
 static void on_control_end(void *arg, int reason)
 {
-    (void)reason;
     struct door *d = arg;
     d->control = stream_free(d->control);
-    if (!d->keepable) {
+    if (!d->keepable && (d->volume || !is_reset(reason))) {
         end(d, "the host ended the control line");
         return;
     }
-    d->keepable = false;
-    d->sync_asked = false;
+    d->keepable = d->sync_asked = false;
     d->nameless = true;
     if (call(d) < 0)
         end(d, "the host cannot be called again");

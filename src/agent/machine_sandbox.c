@@ -145,7 +145,8 @@ static int mapped(int mount, const char *part, int userns)
 
 static int send_order(struct start *s, int root, int volume)
 {
-    struct enter_order order = {.shm_bytes = enter_shm_bytes(s->options->memory_mib), .whole_root = 1, .volume = volume >= 0};
+    struct enter_order order = {
+        .shm_bytes = enter_shm_bytes(s->options->memory_mib), .whole_root = 1, .far = 1, .volume = volume >= 0};
     memcpy(order.hostname, s->options->hostname, sizeof order.hostname);
     order.line = s->options->line;
     cleanup_fd int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);

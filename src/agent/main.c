@@ -44,13 +44,14 @@ enum { EXIT_USAGE = 2 };
 struct options {
     int control;
     bool self_test;
+    bool far;
 };
 
 static int usage(const char *what)
 {
     fprintf(stderr,
             "sandbox-agent: %s\n"
-            "usage: sandbox-agent --control FD [--group KIND=FD]... | --self-test | --vm ...\n"
+            "usage: sandbox-agent --control FD [--far] [--group KIND=FD]... | --self-test | --vm ...\n"
             "KIND is v2, v2track, v1freezer, v1memory or v1join.  Started by sandbox-jailer, or with --vm by the kernel of a\n"
             "virtual machine, not by hand.\n",
             what);
@@ -64,6 +65,7 @@ static int parse_options(int argc, char **argv, struct groups *groups, struct op
         {"control", required_argument, NULL, 'c'},
         {"group", required_argument, NULL, 'g'},
         {"self-test", no_argument, NULL, 's'},
+        {"far", no_argument, NULL, 'f'},
         {0},
     };
     opterr = 0;
@@ -75,6 +77,8 @@ static int parse_options(int argc, char **argv, struct groups *groups, struct op
             continue;
         else if (c == 's')
             o->self_test = true;
+        else if (c == 'f')
+            o->far = true;
         else
             return usage(c == 'g' ? "--group is not KIND=FD with the descriptor of a directory" : "unknown or bad option");
     }
@@ -157,6 +161,7 @@ int main(int argc, char **argv)
     }
     if (r == 0 && o.self_test)
         _exit(self_test() ? 0 : 1);
+    a.far = o.far;
     if (r == 0)
         r = start_parts(&a, o.control);
     if (r == 0)

@@ -165,14 +165,15 @@ static void end_with_error(struct exec_job *job, sandbox_error_t error, const ch
 static void on_cancel(struct use *use)
 {
     struct exec_job *job = job_of(use);
+    struct session_end why = session_end_of(job->session);
     if (job->state == JOB_STARTING) {
         // A worker has it, whose end frees it; who waits for it is told now.
         job->abandoned = true;
-        set_failure(job, 503, "session_closed", "the session was deleted");
+        set_failure(job, 503, why.code, why.text);
         followers_answer(job);
         replay_forget(job->replay);
     } else if (job->state != JOB_ENDED) {
-        end_failed(job, 503, "session_closed", "the session was deleted");
+        end_failed(job, 503, why.code, why.text);
     }
 }
 

@@ -9,11 +9,9 @@
 enum { EVENTS_IN_A_TURN_MAX = 32 };
 
 struct get_op {
-    struct file_op op;  // first
+    struct file_stream s;  // first
     sandbox_read_options_t options;
     bool ranged;
-    sandbox_stream_t *stream;
-    struct event *readable;
     bool paused;
     uint64_t left;  // of the answer's body
 };
@@ -54,41 +52,11 @@ static void read_range(const struct http_request *r, struct get_op *o)
         o->options.most = last - first + 1;
 }
 
-// ---- the end ----
-
-static void stop_reading(struct get_op *o)
-{
-    if (o->readable != NULL)
-        event_free(o->readable);
-    o->readable = NULL;
-    sandbox_stream_free(o->stream);
-    o->stream = NULL;
-}
-
-static void gone(struct file_op *op)
-{
-    stop_reading((struct get_op *)op);
-    file_op_free(op);
-}
-
-static void fail(struct get_op *o, sandbox_error_t error, const char *text)
-{
-    struct call *call = o->op.call;
-    stop_reading(o);
-    o->op.error = error;
-    snprintf(o->op.text, sizeof o->op.text, "%s", text);
-    if (call != NULL && call->x->status != 0) {
-        file_op_take_call(&o->op);
-        http_abort(call->x);
-    }
-    file_op_fail(&o->op);
-}
-
 // ---- what comes ----
 
 static void answer_range(struct get_op *o, uint64_t size, uint64_t offset, uint64_t length)
 {
-    struct http_exchange *x = o->op.call->x;
+    struct http_exchange *x = o->s.op.call->x;
     http_add_header(x, "Content-Range", "bytes %llu-%llu/%llu", (unsigned long long)offset,
                     (unsigned long long)(offset + length - 1), (unsigned long long)size);
 }
@@ -96,16 +64,16 @@ static void answer_range(struct get_op *o, uint64_t size, uint64_t offset, uint6
 // The file is open: the answer's head.  False: there is no body to follow, and `o` is gone.
 static bool begin_answer(struct get_op *o, uint64_t size, uint64_t offset)
 {
-    struct call *call = o->op.call;
+    struct call *call = o->s.op.call;
     uint64_t length = offset < size ? size - offset : 0;
     if (o->options.most > 0 && o->options.most < length)
         length = o->options.most;
     if (o->ranged && length == 0) {
-        file_op_take_call(&o->op);
+        file_op_take_call(&o->s.op);
         http_add_header(call->x, "Content-Range", "bytes */%llu", (unsigned long long)size);
         reply_error(call, 416, "range_not_satisfiable", "the file has %llu bytes", (unsigned long long)size);
     } else if (length > SANDBOX_MAX_FILE) {
-        file_op_take_call(&o->op);
+        file_op_take_call(&o->s.op);
         reply_error(call, 413, "too_large", "%llu bytes are more than the %u of one answer; ask for a range",
                     (unsigned long long)length, SANDBOX_MAX_FILE);
     } else {
@@ -117,25 +85,29 @@ static bool begin_answer(struct get_op *o, uint64_t size, uint64_t offset)
         o->left = length;
         if (length > 0 && !call->x->head_only)
             return true;
-        file_op_take_call(&o->op);
+        file_op_take_call(&o->s.op);
         http_end(call->x);
     }
-    gone(&o->op);
+    file_stream_free(&o->s.op);
     return false;
 }
 
+// `bytes` NULL: they are in the connection's pipe.
 static bool take_bytes(struct get_op *o, const uint8_t *bytes, size_t n)
 {
-    struct call *call = o->op.call;
+    struct call *call = o->s.op.call;
     if (call == NULL)
         return true;
     if (n > o->left)
         n = (size_t)o->left;  // no more than was promised, whatever a guest says
-    http_send(call->x, bytes, n);
-    o->op.api->metrics->file_bytes_out += n;
+    if (bytes != NULL)
+        http_send(call->x, bytes, n);
+    else
+        http_send_piped(call->x, n);
+    o->s.op.api->metrics->file_bytes_out += n;
     o->left -= n;
     if (o->left == 0) {
-        file_op_take_call(&o->op);
+        file_op_take_call(&o->s.op);
         http_end(call->x);
     }
     return true;
@@ -145,11 +117,11 @@ static bool take_bytes(struct get_op *o, const uint8_t *bytes, size_t n)
 static bool take_event(struct get_op *o)
 {
     sandbox_event_t e = {0};
-    sandbox_error_t r = sandbox_stream_read(o->stream, 0, &e);
+    int pipe = o->left > 0 && o->s.op.call != NULL ? http_pipe(o->s.op.call->x) : -1;
+    sandbox_error_t r =
+        pipe >= 0 ? sandbox_stream_splice(o->s.stream, pipe, (size_t)o->left, &e) : sandbox_stream_read(o->s.stream, 0, &e);
     if (r != SANDBOX_OK) {
-        char text[384];
-        snprintf(text, sizeof text, "%s", sandbox_last_error());
-        fail(o, r, text);
+        file_stream_fail_last(&o->s, r);
         return false;
     }
     switch (e.type) {
@@ -158,10 +130,10 @@ static bool take_event(struct get_op *o)
     case SANDBOX_EVENT_STDOUT:
         return take_bytes(o, e.data, e.len);
     case SANDBOX_EVENT_EXIT:
-        if (o->op.call != NULL)
-            fail(o, SANDBOX_ERR_GUEST_IO, "the file became shorter while it was read");
+        if (o->s.op.call != NULL)
+            file_stream_fail(&o->s, SANDBOX_ERR_GUEST_IO, "the file became shorter while it was read");
         else
-            gone(&o->op);
+            file_stream_free(&o->s.op);
         return false;
     default:
         return e.type != SANDBOX_EVENT_NONE;
@@ -174,15 +146,16 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     for (int i = 0; i < EVENTS_IN_A_TURN_MAX; i++) {
-        if (o->op.call != NULL && http_unsent(o->op.call->x) >= HTTP_WINDOW) {
-            event_del(o->readable);
+        // What is in a pipe goes before more is put into it.
+        if (o->s.op.call != NULL && (http_unsent(o->s.op.call->x) >= HTTP_WINDOW || http_piping(o->s.op.call->x))) {
+            event_del(o->s.readable);
             o->paused = true;
             return;
         }
         if (!take_event(o))
             return;
     }
-    event_active(o->readable, EV_READ, 0);
+    event_active(o->s.readable, EV_READ, 0);
 }
 
 static void on_room(void *arg)
@@ -191,15 +164,8 @@ static void on_room(void *arg)
     if (!o->paused)
         return;
     o->paused = false;
-    event_add(o->readable, NULL);
-    event_active(o->readable, EV_READ, 0);
-}
-
-static void on_gone(void *arg)
-{
-    struct get_op *o = arg;
-    o->op.call = NULL;
-    gone(&o->op);
+    event_add(o->s.readable, NULL);
+    event_active(o->s.readable, EV_READ, 0);
 }
 
 // ---- the beginning ----
@@ -207,50 +173,29 @@ static void on_gone(void *arg)
 static sandbox_error_t run(struct file_op *op)
 {
     struct get_op *o = (struct get_op *)op;
-    return sandbox_open_read(op->handle, op->path, &o->options, &o->stream);
+    return sandbox_open_read(op->handle, op->path, &o->options, &o->s.stream);
 }
 
 static void done(struct file_op *op)
 {
-    static const struct http_exchange_ops ops = {.on_room = on_room, .on_gone = on_gone};
-    struct get_op *o = (struct get_op *)op;
-    if (op->error != SANDBOX_OK) {
-        file_op_fail(op);
-        return;
-    }
-    if (op->call == NULL) {
-        gone(op);
-        return;
-    }
-    o->readable = event_new(op->api->base, sandbox_stream_fd(o->stream), EV_READ | EV_PERSIST, on_readable, o);
-    if (o->readable == NULL || event_add(o->readable, NULL) < 0) {
-        fail(o, SANDBOX_ERR_INTERNAL, "no memory");
-        return;
-    }
-    op->call->x->ops = &ops;
-    op->gone_fn = gone;
+    static const struct http_exchange_ops ops = {.on_room = on_room, .on_gone = file_stream_on_gone};
+    file_stream_begin(op, &ops, on_readable);
 }
 
 void op_file_get(struct call *call, const char *body, size_t n)
 {
     (void)body;
     (void)n;
-    struct session *s = session_named(call);
-    if (s == NULL)
+    struct session *s;
+    struct get_op *o = file_op_new(call, sizeof *o, run, done, &s);
+    if (o == NULL)
         return;
-    struct get_op *o = calloc(1, sizeof *o);
-    if (o == NULL) {
-        reply_error(call, 503, "unavailable", "no memory");
-        return;
-    }
-    struct query_param path = {.name = "path", .value = o->op.path, .size = sizeof o->op.path, .required = true};
+    struct query_param path = {.name = "path", .value = o->s.op.path, .size = sizeof o->s.op.path, .required = true};
     if (!query_read(call, &path, 1)) {
         free(o);
         return;
     }
     read_range(call->x->request, o);
     o->options.inside = 1;
-    o->op.run = run;
-    o->op.done = done;
-    file_op_begin(&o->op, call, s);
+    file_op_begin(&o->s.op, call, s);
 }

@@ -100,6 +100,7 @@ static void on_gone(void *arg)
 static void on_cancel(struct use *use)
 {
     struct file_op *op = op_of(use);
+    struct session_end why = session_end_of(use->session);
     struct call *call = file_op_take_call(op);
     // While a worker has it, its end finds that nobody waits any more, and frees it.
     if (!op->running && op->gone_fn != NULL)
@@ -107,7 +108,7 @@ static void on_cancel(struct use *use)
     if (call == NULL)
         return;
     if (call->x->status == 0)
-        reply_error(call, 503, "session_closed", "the session was deleted");
+        reply_error(call, 503, why.code, "%s", why.text);
     else
         http_abort(call->x);
 }
@@ -122,4 +123,85 @@ void file_op_begin(struct file_op *op, struct call *call, struct session *s)
     call->x->ops = &ops;
     call->x->arg = op;
     session_use(s, &op->use);
+}
+
+void *file_op_new(struct call *call, size_t size, sandbox_error_t (*run)(struct file_op *op), void (*done)(struct file_op *op),
+                  struct session **ret_session)
+{
+    *ret_session = session_named(call);
+    if (*ret_session == NULL)
+        return NULL;
+    struct file_op *op = calloc(1, size);
+    if (op == NULL) {
+        reply_error(call, 503, "unavailable", "no memory");
+        return NULL;
+    }
+    op->run = run;
+    op->done = done;
+    return op;
+}
+
+// ---- transfers ----
+
+static void stop_reading(struct file_stream *s)
+{
+    if (s->readable != NULL)
+        event_free(s->readable);
+    s->readable = NULL;
+    sandbox_stream_free(s->stream);
+    s->stream = NULL;
+}
+
+void file_stream_free(struct file_op *op)
+{
+    stop_reading((struct file_stream *)op);
+    file_op_free(op);
+}
+
+void file_stream_on_gone(void *arg)
+{
+    struct file_op *op = arg;
+    op->call = NULL;
+    file_stream_free(op);
+}
+
+void file_stream_fail(struct file_stream *s, sandbox_error_t error, const char *text)
+{
+    struct call *call = s->op.call;
+    stop_reading(s);
+    s->op.error = error;
+    snprintf(s->op.text, sizeof s->op.text, "%s", text);
+    if (call != NULL && call->x->status != 0) {
+        file_op_take_call(&s->op);
+        http_abort(call->x);
+    }
+    file_op_fail(&s->op);
+}
+
+void file_stream_fail_last(struct file_stream *s, sandbox_error_t error)
+{
+    char text[sizeof s->op.text];
+    snprintf(text, sizeof text, "%s", sandbox_last_error());
+    file_stream_fail(s, error, text);
+}
+
+bool file_stream_begin(struct file_op *op, const struct http_exchange_ops *ops, event_callback_fn on_readable)
+{
+    struct file_stream *s = (struct file_stream *)op;
+    if (op->error != SANDBOX_OK) {
+        file_op_fail(op);
+        return false;
+    }
+    if (op->call == NULL) {
+        file_stream_free(op);
+        return false;
+    }
+    s->readable = event_new(op->api->base, sandbox_stream_fd(s->stream), EV_READ | EV_PERSIST, on_readable, s);
+    if (s->readable == NULL || event_add(s->readable, NULL) < 0) {
+        file_stream_fail(s, SANDBOX_ERR_INTERNAL, "no memory");
+        return false;
+    }
+    op->call->x->ops = ops;
+    op->gone_fn = file_stream_free;
+    return true;
 }

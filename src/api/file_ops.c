@@ -79,27 +79,14 @@ static void done_stat(struct file_op *op)
         reply_json(call, 200, &out);
 }
 
-static void *new_op(struct call *call, size_t size, struct session **ret_session)
-{
-    *ret_session = session_named(call);
-    if (*ret_session == NULL)
-        return NULL;
-    void *op = calloc(1, size);
-    if (op == NULL)
-        reply_error(call, 503, "unavailable", "no memory");
-    return op;
-}
-
 void op_stat(struct call *call, const char *body, size_t n)
 {
     (void)body;
     (void)n;
     struct session *s;
-    struct stat_op *o = new_op(call, sizeof *o, &s);
+    struct stat_op *o = file_op_new(call, sizeof *o, run_stat, done_stat, &s);
     if (o == NULL)
         return;
-    o->op.run = run_stat;
-    o->op.done = done_stat;
     if (read_path(call, &o->op, NULL))
         file_op_begin(&o->op, call, s);
     else
@@ -167,11 +154,9 @@ void op_ls(struct call *call, const char *body, size_t n)
     (void)body;
     (void)n;
     struct session *s;
-    struct ls_op *o = new_op(call, sizeof *o, &s);
+    struct ls_op *o = file_op_new(call, sizeof *o, run_ls, done_ls, &s);
     if (o == NULL)
         return;
-    o->op.run = run_ls;
-    o->op.done = done_ls;
     if (read_path(call, &o->op, NULL))
         file_op_begin(&o->op, call, s);
     else
@@ -213,13 +198,11 @@ void op_file_delete(struct call *call, const char *body, size_t n)
     (void)body;
     (void)n;
     struct session *s;
-    struct change_op *o = new_op(call, sizeof *o, &s);
+    struct change_op *o = file_op_new(call, sizeof *o, run_remove, done_change, &s);
     if (o == NULL)
         return;
     char flag[8] = "";
     struct query_param recursive = {.name = "recursive", .value = flag, .size = sizeof flag};
-    o->op.run = run_remove;
-    o->op.done = done_change;
     if (read_path(call, &o->op, &recursive) && query_flag(call, &recursive, &o->flag))
         file_op_begin(&o->op, call, s);
     else
@@ -231,7 +214,7 @@ void op_mkdir(struct call *call, const char *body, size_t n)
     struct session *s;
     struct err err;
     cleanup_json_in struct json_in in = {0};
-    struct change_op *o = new_op(call, sizeof *o, &s);
+    struct change_op *o = file_op_new(call, sizeof *o, run_mkdir, done_change, &s);
     if (o == NULL)
         return;
     if (!query_read(call, NULL, 0)) {
@@ -253,7 +236,5 @@ void op_mkdir(struct call *call, const char *body, size_t n)
         reply_error(call, 400, "invalid_argument", "%s", err.text);
         return;
     }
-    o->op.run = run_mkdir;
-    o->op.done = done_change;
     file_op_begin(&o->op, call, s);
 }

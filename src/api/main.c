@@ -19,7 +19,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { DRAIN_LOOK_US = 20000 };
+enum {
+    DRAIN_LOOK_US = 20000,
+    DRAIN_LAST_S = 2,  // behind drain_ms, for the last answers to be taken
+};
 #define DEFAULT_TOKENS "/etc/sandbox-engine/api-tokens.conf"
 
 static void print_help(void)
@@ -132,12 +135,23 @@ struct parts {
     struct event *term, *interrupt, *done[LANES];
 };
 
-static void on_drain_over(evutil_socket_t fd, short what, void *arg)
+static void on_last_over(evutil_socket_t fd, short what, void *arg)
 {
     struct api *api = arg;
     (void)fd;
     (void)what;
     event_base_loopbreak(api->base);
+}
+
+// What still runs has had its time: who waits for it is told, and has a moment to take that.
+static void on_drain_over(evutil_socket_t fd, short what, void *arg)
+{
+    struct api *api = arg;
+    (void)fd;
+    (void)what;
+    log_info("drain_over", log_u64("connections", http_server_connections(api->server)));
+    sessions_end_uses(api->sessions);
+    event_base_once(api->base, -1, EV_TIMEOUT, on_last_over, api, &(struct timeval){.tv_sec = DRAIN_LAST_S});
 }
 
 static void on_drain_tick(evutil_socket_t fd, short what, void *arg)

@@ -201,9 +201,10 @@ void session_use(struct session *s, struct use *use)
 {
     use->session = s;
     use->guest = NULL;
-    if (s->closing) {
+    if (s->closing || s->all->ending) {
         use->session = NULL;
-        use->ready(use, (sandbox_error_t)SESSION_CLOSED, "the session is being deleted");
+        use->ready(use, s->all->ending ? SANDBOX_ERR_GUEST_UNAVAILABLE : (sandbox_error_t)SESSION_CLOSED,
+                   session_end_of(s).text);
     } else if (s->state == SESSION_READY) {
         give(s, use);
     } else {
@@ -319,6 +320,33 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
 // ---- the end ----
 
+struct session_end session_end_of(const struct session *s)
+{
+    return s->all->ending ? (struct session_end){"unavailable", "the server is stopping"}
+                          : (struct session_end){"session_closed", "the session was deleted"};
+}
+
+static void cancel_uses(struct session *s)
+{
+    struct use *use, *next;
+    for (use = TAILQ_FIRST(&s->uses); use != NULL; use = next) {
+        next = TAILQ_NEXT(use, link);
+        if (use->cancel != NULL)
+            use->cancel(use);
+    }
+}
+
+void sessions_end_uses(struct sessions *all)
+{
+    struct session *s, *next;
+    all->ending = true;
+    for (s = TAILQ_FIRST(&all->list); s != NULL; s = next) {
+        next = TAILQ_NEXT(s, link);
+        session_fail_all(s, SANDBOX_ERR_GUEST_UNAVAILABLE, session_end_of(s).text);
+        cancel_uses(s);
+    }
+}
+
 void session_close(struct session *s, struct gone_waiter *w)
 {
     if (w != NULL)
@@ -331,13 +359,8 @@ void session_close(struct session *s, struct gone_waiter *w)
         TAILQ_REMOVE(&all->queue, s, queue_link);
         s->state = SESSION_IDLE;
     }
-    session_fail_all(s, (sandbox_error_t)SESSION_CLOSED, "the session is being deleted");
-    struct use *use, *next;
-    for (use = TAILQ_FIRST(&s->uses); use != NULL; use = next) {
-        next = TAILQ_NEXT(use, link);
-        if (use->cancel != NULL)
-            use->cancel(use);
-    }
+    session_fail_all(s, (sandbox_error_t)SESSION_CLOSED, session_end_of(s).text);
+    cancel_uses(s);
     if (s->state == SESSION_READY)
         session_stop(s);
     else if (s->state == SESSION_IDLE)

@@ -135,6 +135,13 @@ void use_lost(struct use *use);
 
 // Ends its commands and sandbox, and forgets it.  w->gone is called from here or later, when it has gone.
 void session_close(struct session *s, struct gone_waiter *w);
+// The server is stopping: whatever uses a sandbox, or waits for one, is told so and ends, and nothing new begins.
+void sessions_end_uses(struct sessions *all);
+// Why its uses are ended: the code and the sentence for their callers.
+struct session_end {
+    const char *code, *text;
+};
+struct session_end session_end_of(const struct session *s);
 // The engine has lost every sandbox.
 void sessions_engine_gone(struct sessions *all);
 

@@ -16,6 +16,7 @@ struct sessions {
     struct session_list ready;  // those used longest ago first
     struct session_list queue;  // for a place below max_running
     unsigned n, running, stopping;
+    bool ending;
     struct event *tick;
 };
 

@@ -1,11 +1,10 @@
 #include "broker/splice.h"
 
+#include "base/pages.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 struct way {
     struct splice *splice;
@@ -23,43 +22,6 @@ struct splice {
     void *arg;
 };
 
-// Empty pipes, for whoever needs one next.
-static int spare[SPLICE_SPARE][2];
-static unsigned spares;
-
-static int take_pipe(int pipe[2])
-{
-    if (spares > 0) {
-        memcpy(pipe, spare[--spares], sizeof spare[0]);
-        return 0;
-    }
-    if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) < 0)
-        return -errno;
-    // As far as the user's share of pipe memory goes; with less, pieces are smaller.
-    (void)fcntl(pipe[1], F_SETPIPE_SZ, SPLICE_PIECE);
-    return 0;
-}
-
-// What is in it is thrown away with it.
-static void close_pipe(int pipe[2])
-{
-    if (pipe[0] >= 0) {
-        close(pipe[0]);
-        close(pipe[1]);
-    }
-    pipe[0] = pipe[1] = -1;
-}
-
-static void give_pipe(int pipe[2])
-{
-    if (spares == SPLICE_SPARE) {
-        close_pipe(pipe);
-        return;
-    }
-    memcpy(spare[spares++], pipe, sizeof spare[0]);
-    pipe[0] = pipe[1] = -1;
-}
-
 static void fail(struct way *w, int error)
 {
     w->splice->end(w->splice->arg, error);
@@ -75,37 +37,28 @@ static void pass_end(struct way *w)
         s->end(s->arg, 0);
 }
 
-// Moves up to `n` bytes; at least one of the descriptors is a pipe.  -EAGAIN: not now.
-static ssize_t move_pages(int from, int to, size_t n)
-{
-    ssize_t moved = splice(from, NULL, to, NULL, n, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
-    if (moved < 0)
-        return errno == EINTR ? -EAGAIN : -errno;
-    return moved;
-}
-
 // Writes what the pipe holds.  1: all of it, and the pipe is given back.  0: there is some left.  A negative errno: over.
 static int empty_pipe(struct way *w)
 {
     while (w->held > 0) {
-        ssize_t n = move_pages(w->pipe[0], w->to, w->held);
+        ssize_t n = pages_move(w->pipe[0], w->to, w->held);
         if (n < 0)
             return n == -EAGAIN ? 0 : (int)n;
         w->held -= (size_t)n;
     }
-    give_pipe(w->pipe);
+    pages_give_pipe(w->pipe);
     return 1;
 }
 
 // Moves one piece.  1: there may be more.  0: not now.  -ECANCELED: this direction has ended.  Another negative errno: over.
 static int move(struct way *w)
 {
-    int r = take_pipe(w->pipe);
+    int r = pages_take_pipe(w->pipe);
     if (r < 0)
         return r;
-    ssize_t got = move_pages(w->from, w->pipe[1], SPLICE_PIECE);
+    ssize_t got = pages_move(w->from, w->pipe[1], PAGES_PIECE);
     if (got <= 0) {
-        give_pipe(w->pipe);
+        pages_give_pipe(w->pipe);
         if (got == 0)
             pass_end(w);
         return got == 0 ? -ECANCELED : got == -EAGAIN ? 0 : (int)got;
@@ -186,7 +139,7 @@ struct splice *splice_free(struct splice *s)
             event_free(s->way[d].readable);
         if (s->way[d].writable != NULL)
             event_free(s->way[d].writable);
-        close_pipe(s->way[d].pipe);
+        pages_close_pipe(s->way[d].pipe);
     }
     free(s);
     return NULL;

@@ -1,5 +1,6 @@
 // Bytes both ways between two plain sockets, as fast as they come: what a tunnel becomes once its first bytes were looked at
-// and nothing is in its buffers.  (libevent's buffers read 4 KiB at a time; a tunnel is read in pieces of SPLICE_PIECE.)
+// and nothing is in its buffers.  (libevent's buffers read 4 KiB at a time; a tunnel is read in pieces of PAGES_PIECE,
+// base/pages.h.)
 //
 // What was read and cannot be written yet is kept, at most one piece for each direction, and its reader stopped meanwhile; an
 // idle pair holds nothing.
@@ -12,9 +13,7 @@
 #include <stdint.h>
 
 enum {
-    SPLICE_PIECE = 256 * 1024,
-    SPLICE_TURN = 4,   // pieces of one direction in one turn of the loop
-    SPLICE_SPARE = 8,  // empty pipes that are kept
+    SPLICE_TURN = 4,  // pieces of one direction in one turn of the loop
 };
 
 struct splice;

@@ -55,6 +55,19 @@ static void end(struct agent_line *line, int reason)
     line->handler->on_end(line->arg, reason);
 }
 
+static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command);
+
+// The answer is behind all that was said before it, which is its whole sense.  One that does not fit is asked for again.
+static void answer_expire(struct agent_line *line, uint64_t number)
+{
+    Sandbox__Agent__Expire expire = SANDBOX__AGENT__EXPIRE__INIT;
+    expire.number = number;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_EXPIRE;
+    command.expire = &expire;
+    send_small(line, &command);
+}
+
 // Each branch calls at most one handler, last, because it may free the line.
 static void on_report(struct agent_line *line, const Sandbox__Agent__Report *report)
 {
@@ -100,6 +113,9 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         line->syncing = false;
         if (line->handler->on_synced != NULL)
             line->handler->on_synced(line->arg);
+        return;
+    case SANDBOX__AGENT__REPORT__REPORT_MAY_EXPIRE:
+        answer_expire(line, report->may_expire->number);
         return;
     case SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED:
         if (report->stream_ended->id == 0 || (report->stream_ended->id > line->last_stream && !line->inherits))
@@ -422,11 +438,6 @@ int agent_line_sync(struct agent_line *line)
     int r = send_small(line, &command);
     line->syncing = r == 0;
     return r;
-}
-
-bool agent_line_is_far(const struct agent_line *line)
-{
-    return line->dial >= 0;
 }
 
 int agent_line_ping(struct agent_line *line)

@@ -61,9 +61,9 @@ int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t 
 int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t n);
 // Makes an operation line: *ret_fd, a stream socket, is the caller's.  *ret_id, never 0, names it in on_stream_ended.
 int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_id);
-// Whether what is sent is on its way for a while (vm tier), instead of lying where a frozen agent finds it first.
-bool agent_line_is_far(const struct agent_line *line);
-// The sandbox is about to be frozen; it has been thawed, after `lost_us`.
+// The sandbox is about to be frozen; it has been thawed, after `lost_us`.  On the vm tier the first may be under way for longer
+// than the sandbox still runs: an agent there asks before it ends a command, and is answered here, in the order of what is
+// said.
 int agent_line_suspend(struct agent_line *line);
 int agent_line_resume(struct agent_line *line, uint64_t lost_us);
 // Asks for a sign of life; one at a time (-EALREADY).

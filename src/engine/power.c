@@ -15,13 +15,8 @@ struct power {
     struct sandbox *sandbox;
     struct request *request;
     enum power_kind kind;
-    bool busy;     // the driver's answer is due, or:
-    bool telling;  // the agent is being told, and answers a ping when it knows
-    bool again;    // the answer that comes is to an earlier ping
-    struct timer patience;
+    bool busy;  // the driver's answer is due
 };
-
-enum { TELLING_MS = 1000 };  // longest wait for that
 
 static void next(struct sandbox *sb);
 
@@ -69,7 +64,8 @@ static void fail_internal(struct sandbox *sb, struct request *r, bool resume, co
 }
 
 // The agent's deadlines stand still from before the freeze until after the thaw.  It is told as a courtesy to the commands in
-// it: a line that is full costs them their time, not the pause.
+// it: a line that is full costs them their time, not the pause.  The pause does not wait until the agent has heard: if it goes
+// on without having, it asks before it ends a command (MayExpire in agent.proto), and hears of the pause first.
 static void tell_suspended(struct sandbox *sb)
 {
     sb->suspended_ns = mono_ns();
@@ -155,62 +151,6 @@ static void on_suspended(void *arg, const struct err *err)
     sandbox_unref(sb);
 }
 
-// The pause itself, which has a reference to the sandbox.
-static void told(struct power *p)
-{
-    struct sandbox *sb = p->sandbox;
-    timer_cancel(sb->engine->loop, &p->patience);
-    p->telling = false;
-    if (p->kind == POWER_SUSPEND && sb->state < SANDBOX_CLOSING) {
-        suspend_begin(sb, on_suspended, p);
-        return;
-    }
-    if (sb->state < SANDBOX_CLOSING) {
-        if (sb->tier->driver->pause(sb->tier->self, sb->handle, on_done, p) == 0)
-            return;
-        tell_resumed(sb);
-        fail_internal(sb, remove_power(p), false, "the driver could not be asked");
-    } else {
-        fail_ended(remove_power(p));
-    }
-    next(sb);
-    sandbox_unref(sb);
-}
-
-static void on_patience(void *arg)
-{
-    struct power *p = arg;
-    log_warn("agent_not_told", log_u64("sandbox_id", p->sandbox->id), log_str("of", "a pause"));
-    told(p);
-}
-
-void powers_pong(struct sandbox *sb)
-{
-    struct power *p = TAILQ_FIRST(&sb->powers);
-    if (p == NULL || !p->telling)
-        return;
-    bool again = p->again;
-    p->again = false;
-    if (!again || agent_line_ping(sb->line) < 0)
-        told(p);
-}
-
-// Where the word is on its way for a while, the machine may not stand still before it has arrived: its deadlines would pass
-// when it goes on.  True: told() follows.
-static bool wait_until_told(struct power *p)
-{
-    struct sandbox *sb = p->sandbox;
-    if (sb->line == NULL || !agent_line_is_far(sb->line))
-        return false;
-    int r = agent_line_ping(sb->line);
-    if (r < 0 && r != -EALREADY)
-        return false;
-    p->again = r < 0;
-    timer_init(&p->patience, on_patience, p);
-    p->telling = timer_set(sb->engine->loop, &p->patience, mono_ns() + TELLING_MS * NS_PER_MS) == 0;
-    return p->telling;
-}
-
 // Answers it if there is nothing to do, or it cannot be.
 static bool answered(struct power *p)
 {
@@ -239,11 +179,9 @@ static void begin(struct power *p)
         suspend_end(sb, on_suspended, p);
         return;
     }
-    if (p->kind != POWER_RESUME && sb->state == SANDBOX_RUNNING) {
+    bool was_running = sb->state == SANDBOX_RUNNING;
+    if (p->kind != POWER_RESUME && was_running)
         tell_suspended(sb);
-        if (wait_until_told(p))
-            return;
-    }
     if (p->kind == POWER_SUSPEND) {
         suspend_begin(sb, on_suspended, p);
         return;
@@ -251,6 +189,8 @@ static void begin(struct power *p)
     bool resume = p->kind == POWER_RESUME;
     if ((resume ? driver->resume : driver->pause)(sb->tier->self, sb->handle, on_done, p) == 0)
         return;
+    if (!resume && was_running)
+        tell_resumed(sb);
     fail_internal(sb, remove_power(p), resume, "the driver could not be asked");
     sandbox_unref(sb);
 }

@@ -8,8 +8,6 @@ enum power_kind { POWER_PAUSE, POWER_RESUME, POWER_SUSPEND };
 
 // Takes over the request.
 void power_request(struct sandbox *sb, struct request *r, enum power_kind kind);
-// The agent has answered a ping, so it has read what was said before that.
-void powers_pong(struct sandbox *sb);
 // Whether one is being done.
 bool powers_busy(const struct sandbox *sb);
 // What they waited for (snapshot.h) is over.

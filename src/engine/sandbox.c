@@ -157,7 +157,6 @@ static void on_pong(void *arg)
 {
     struct sandbox *sb = arg;
     sb->unresponsive = false;
-    powers_pong(sb);
 }
 
 static void on_identified(void *arg)

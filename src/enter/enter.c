@@ -189,7 +189,7 @@ static int filter(struct entry *e)
 static int exec_agent(struct entry *e)
 {
     char group[ENTER_GROUPS_MAX][24];
-    char *argv[4 + 2 * ENTER_GROUPS_MAX + 2];
+    char *argv[5 + 2 * ENTER_GROUPS_MAX + 2];
     size_t n = 0;
     argv[n++] = (char *)"sandbox-agent";
     if (e->order.self_test) {
@@ -197,6 +197,8 @@ static int exec_agent(struct entry *e)
     } else {
         argv[n++] = (char *)"--control";
         argv[n++] = (char *)"3";
+        if (e->order.far)
+            argv[n++] = (char *)"--far";
     }
     for (uint32_t i = 0; i < e->order.groups && !e->order.self_test; i++) {
         snprintf(group[i], sizeof group[i], "%.11s=%u", e->order.group_kind[i], ENTER_FIRST_KEPT + 1 + i);

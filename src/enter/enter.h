@@ -72,6 +72,7 @@ struct enter_order {
     uint32_t volume;      // there is one
     uint32_t whole_root;  // the template is the sandbox's own, writable root: no disk comes, no overlay is made
     uint32_t self_test;   // run the agent's self-test instead of serving
+    uint32_t far;         // what the host says to the agent is under way for a while
     struct guest_line line;
 };
 

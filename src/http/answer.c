@@ -174,7 +174,7 @@ void http_reply(struct http_exchange *x, unsigned status, const char *type, cons
 
 size_t http_unsent(const struct http_exchange *x)
 {
-    return evbuffer_get_length(output(conn_of((struct http_exchange *)x)));
+    return conn_unsent(conn_of((struct http_exchange *)x));
 }
 
 // ---- taking over ----

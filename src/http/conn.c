@@ -7,16 +7,53 @@
 
 static void look_for_head(struct http_conn *c);
 static void begin_exchange(struct http_conn *c);
-static void body_step(struct http_conn *c);
+static void linger(struct http_conn *c);
 
-static struct evbuffer *input(const struct http_conn *c)
+size_t conn_unsent(const struct http_conn *c)
 {
-    return bufferevent_get_input(c->bev);
+    return evbuffer_get_length(bufferevent_get_output(c->bev)) + c->piped.left;
 }
 
-static size_t unsent(const struct http_conn *c)
+static void on_closed(evutil_socket_t fd, short what, void *arg)
 {
-    return evbuffer_get_length(bufferevent_get_output(c->bev));
+    struct http_conn *c = arg;
+    (void)fd;
+    (void)what;
+    if (c->state == CONN_HANDLER && c->x.ops != NULL && c->x.ops->on_eof != NULL)
+        c->x.ops->on_eof(c->x.arg);
+}
+
+// That a client has gone is to be seen behind what it sent ahead, too.  (Where it cannot be watched, at its end.)
+static void watch_close(struct http_conn *c)
+{
+    if (c->closed == NULL && !c->peer.tls)
+        c->closed = event_new(c->server->base, bufferevent_getfd(c->bev), EV_CLOSED, on_closed, c);
+    if (c->closed != NULL)
+        event_add(c->closed, NULL);
+}
+
+static void forget_close(struct http_conn *c)
+{
+    if (c->closed != NULL)
+        event_free(c->closed);
+    c->closed = NULL;
+}
+
+// Nothing is read while as much waits as may.  libevent's own watermark would call on_read again and again meanwhile: who sends
+// ahead would keep this thread busy for as long as an answer takes.
+void conn_mind_window(struct http_conn *c)
+{
+    bool full = evbuffer_get_length(conn_input(c)) >= HTTP_WINDOW;
+    if (c->state == CONN_DEAD || full == c->full)
+        return;
+    c->full = full;
+    if (full) {
+        bufferevent_disable(c->bev, EV_READ);
+        watch_close(c);
+    } else {
+        bufferevent_enable(c->bev, EV_READ);
+        forget_close(c);
+    }
 }
 
 // ---- life ----
@@ -67,7 +104,7 @@ static void conn_free(struct http_conn *c)
     free(c);
 }
 
-static void later(struct http_conn *c)
+void conn_later(struct http_conn *c)
 {
     event_active(c->later, EV_TIMEOUT, 0);
 }
@@ -77,11 +114,13 @@ static void die(struct http_conn *c)
 {
     set_idle(c, false);
     uncount(c);
+    http_piped_end(c);
+    forget_close(c);
     c->state = CONN_DEAD;
     bufferevent_setcb(c->bev, NULL, NULL, NULL, NULL);
     bufferevent_disable(c->bev, EV_READ | EV_WRITE);
     patience_start(&c->patience, 0);
-    later(c);
+    conn_later(c);
 }
 
 // The kernel then sends a reset in place of an orderly end.
@@ -118,9 +157,21 @@ void conn_close_idle(struct http_conn *c)
     die(c);
 }
 
+void conn_drain(struct http_conn *c)
+{
+    if (c->idle) {
+        die(c);
+    } else if (c->state == CONN_TAKEN && c->taken.taker->on_drain != NULL) {
+        c->taken.taker->on_drain(c->taken.arg);
+    } else if (c->state == CONN_HEAD && !c->head_begun) {  // its answer is still being taken
+        patience_start(&c->patience, c->server->limits.progress_ms);
+        linger(c);
+    }
+}
+
 bool conn_is_over(const struct http_conn *c)
 {
-    return c->counted && c->state == CONN_LINGER && unsent(c) == 0;
+    return c->counted && c->state == CONN_LINGER && conn_unsent(c) == 0;
 }
 
 // ---- lingering ----
@@ -128,14 +179,14 @@ bool conn_is_over(const struct http_conn *c)
 // A close with bytes unread would be a reset, which can overtake the answer; so they are read.
 static void linger_step(struct http_conn *c)
 {
-    size_t n = evbuffer_get_length(input(c));
+    size_t n = evbuffer_get_length(conn_input(c));
     c->lingered += n;
-    evbuffer_drain(input(c), n);
+    evbuffer_drain(conn_input(c), n);
     if (c->lingered > HTTP_LINGER_BYTES) {
         die(c);
         return;
     }
-    if (unsent(c) > 0)
+    if (conn_unsent(c) > 0)
         return;
     if (c->eof || c->peer.tls) {  // of TLS there is no half to keep open
         die(c);
@@ -150,7 +201,9 @@ static void linger(struct http_conn *c)
     c->state = CONN_LINGER;
     bufferevent_setwatermark(c->bev, EV_WRITE, 0, 0);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
-    later(c);
+    c->full = false;
+    forget_close(c);
+    conn_later(c);
 }
 
 // ---- the end of an exchange ----
@@ -162,6 +215,8 @@ void conn_finish(struct http_conn *c, bool aborted)
     c->server->handler->on_finish(c->server->arg, &c->x);
     exchange_free(c);
     c->patient = false;
+    if (conn_unsent(c) == 0)
+        http_piped_end(c);
     if (aborted) {
         make_abrupt(c);
         die(c);
@@ -171,9 +226,9 @@ void conn_finish(struct http_conn *c, bool aborted)
     } else {
         c->state = CONN_HEAD;
         c->head_begun = false;
-        set_idle(c, true);
+        set_idle(c, conn_unsent(c) == 0);
         patience_start(&c->patience, c->server->limits.idle_ms);
-        later(c);  // what was sent ahead, so that a thousand of them are not a thousand calls deep
+        conn_later(c);  // what was sent ahead, so that a thousand of them are not a thousand calls deep
     }
 }
 
@@ -184,7 +239,7 @@ void conn_taken(struct http_conn *c)
     exchange_free(c);
     c->state = CONN_TAKEN;
     patience_start(&c->patience, 0);
-    later(c);  // bytes that came early
+    conn_later(c);  // bytes that came early
 }
 
 void http_taken_close(struct http_taken *t)
@@ -199,7 +254,7 @@ void http_taken_close(struct http_taken *t)
 // The client owes something: bytes of a body that is asked for, or the taking of what was written.
 static bool owes(const struct http_conn *c)
 {
-    if (unsent(c) > 0)
+    if (conn_unsent(c) > 0)
         return true;
     if (c->mover.over || (c->mode != BODY_WHOLE && c->mode != BODY_STREAM))
         return false;
@@ -221,7 +276,7 @@ static void on_patience(void *arg)
         c->patient = false;
         if (!owes(c)) {
             patience_start(&c->patience, 0);
-        } else if (c->begun || unsent(c) > 0) {
+        } else if (c->begun || conn_unsent(c) > 0) {
             conn_end(c);
         } else {
             const struct http_exchange_ops *ops = c->x.ops;
@@ -247,131 +302,6 @@ static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info,
         patience_touch(&c->patience);
     if (info->n_added > 0)
         conn_pending(c);
-}
-
-// ---- bodies ----
-
-static void refuse_body(struct http_conn *c, unsigned status, const char *code, const char *sentence)
-{
-    const struct http_exchange_ops *ops = c->x.ops;
-    c->mode = BODY_GIVEN;
-    c->x.ops = NULL;
-    if (c->begun) {  // too late to say anything
-        if (ops != NULL)
-            ops->on_gone(c->x.arg);
-        conn_finish(c, true);
-        return;
-    }
-    if (ops != NULL)
-        ops->on_gone(c->x.arg);
-    c->server->handler->on_error(c->server->arg, &c->x, status, code, sentence);
-}
-
-static void give_whole(struct http_conn *c)
-{
-    size_t n = evbuffer_get_length(c->body);
-    c->mode = BODY_GIVEN;
-    if (evbuffer_add(c->body, "", 1) < 0) {
-        conn_end(c);
-        return;
-    }
-    const char *bytes = (const char *)evbuffer_pullup(c->body, -1);
-    struct evbuffer *body = c->body;
-    c->body = NULL;
-    if (bytes == NULL)
-        conn_end(c);
-    else
-        c->whole(c->whole_arg, &c->x, bytes, n);
-    evbuffer_free(body);
-}
-
-static void give_stream(struct http_conn *c, bool over)
-{
-    if (evbuffer_get_length(c->body) == 0 && (!over || c->body_told))
-        return;
-    c->body_told = over;
-    if (c->x.ops != NULL && c->x.ops->on_body != NULL)
-        c->x.ops->on_body(c->x.arg, c->body, over);
-}
-
-static void body_step(struct http_conn *c)
-{
-    if (c->state != CONN_HANDLER || (c->mode != BODY_WHOLE && c->mode != BODY_STREAM))
-        return;
-    size_t window = c->mode == BODY_STREAM ? HTTP_WINDOW : (size_t)c->body_max + 1;
-    int r = http_move(&c->mover, input(c), c->body, window);
-    c->x.bytes_in = c->mover.moved;
-    if (r == -EMSGSIZE)
-        refuse_body(c, 413, "body_too_large", "the request's body is larger than this operation takes");
-    else if (r == -EBADMSG)
-        refuse_body(c, 400, "malformed", "the request's chunked body is malformed");
-    else if (r < 0 || (r == 0 && c->eof && evbuffer_get_length(input(c)) == 0))
-        conn_end(c);
-    else if (c->mode == BODY_STREAM)
-        give_stream(c, r == 1);
-    else if (r == 1)
-        give_whole(c);
-    // It may be over by now.
-    if (c->state == CONN_HANDLER)
-        conn_pending(c);
-}
-
-static bool begin_body(struct http_conn *c, uint64_t max, enum body_mode mode)
-{
-    const struct http_body *body = &c->request->body;
-    c->body_max = max;
-    if (body->kind == HTTP_BODY_LENGTH && body->length > max) {
-        refuse_body(c, 413, "body_too_large", "the request's body is larger than this operation takes");
-        return false;
-    }
-    c->mover.limit = max;
-    c->body = evbuffer_new();
-    if (c->body == NULL) {
-        conn_end(c);
-        return false;
-    }
-    c->mode = mode;
-    if (c->expects_continue && !c->mover.over && evbuffer_get_length(input(c)) == 0)
-        evbuffer_add_printf(bufferevent_get_output(c->bev), "HTTP/1.1 100 Continue\r\n\r\n");
-    c->expects_continue = false;
-    return true;
-}
-
-void http_read_whole(struct http_exchange *x, size_t max, http_whole_fn *fn, void *arg)
-{
-    struct http_conn *c = conn_of(x);
-    c->whole = fn;
-    c->whole_arg = arg;
-    if (begin_body(c, max, BODY_WHOLE))
-        body_step(c);
-}
-
-void http_read_stream(struct http_exchange *x, uint64_t max)
-{
-    struct http_conn *c = conn_of(x);
-    if (begin_body(c, max, BODY_STREAM))
-        later(c);
-}
-
-void http_body_more(struct http_exchange *x)
-{
-    later(conn_of(x));
-}
-
-bool conn_skip_body(struct http_conn *c)
-{
-    if (c->mover.over)
-        return true;
-    if (c->expects_continue || c->request == NULL)
-        return false;
-    struct evbuffer *scrap = evbuffer_new();
-    if (scrap == NULL)
-        return false;
-    c->mover.limit = UINT64_MAX;
-    int r = http_move(&c->mover, input(c), scrap, HTTP_WINDOW);
-    evbuffer_free(scrap);
-    c->x.bytes_in = c->mover.moved;
-    return r == 1;
 }
 
 // ---- requests ----
@@ -426,16 +356,16 @@ static void take_request(struct http_conn *c)
 static void look_for_head(struct http_conn *c)
 {
     // A client that asks and does not read is not asked what more it wants.
-    if (unsent(c) >= HTTP_WINDOW)
+    if (conn_unsent(c) >= HTTP_WINDOW || c->piped.left > 0)
         return;
-    if (evbuffer_get_length(input(c)) > 0 && !c->head_begun) {
+    if (evbuffer_get_length(conn_input(c)) > 0 && !c->head_begun) {
         c->head_begun = true;
         c->x.begun_ns = mono_ns();
         set_idle(c, false);
         patience_start(&c->patience, c->server->limits.head_ms);
     }
     enum http_refusal why;
-    int r = http_head_take(&c->head, input(c), &why);
+    int r = http_head_take(&c->head, conn_input(c), &why);
     if (r == 1) {
         take_request(c);
     } else if (r == -EBADMSG) {
@@ -454,12 +384,16 @@ static void on_later(evutil_socket_t fd, short what, void *arg)
     struct http_conn *c = arg;
     (void)fd;
     (void)what;
+    if (c->state == CONN_DEAD) {
+        conn_free(c);
+        return;
+    }
     switch (c->state) {
     case CONN_HEAD:
         look_for_head(c);
         break;
     case CONN_HANDLER:
-        body_step(c);
+        conn_body_step(c);
         break;
     case CONN_LINGER:
         linger_step(c);
@@ -468,30 +402,61 @@ static void on_later(evutil_socket_t fd, short what, void *arg)
         c->taken.taker->on_read(c->taken.arg);
         break;
     case CONN_DEAD:
-        conn_free(c);
         break;
     }
+    conn_mind_window(c);
+}
+
+// libevent reads 4 KiB at a time: what else has come of a body is read here at once.  Errors, and the end, come as its events.
+static void read_more(struct http_conn *c)
+{
+    struct evbuffer *in = conn_input(c);
+    struct evbuffer_iovec room;
+    size_t have = evbuffer_get_length(in);
+    if (c->mode != BODY_STREAM || c->peer.tls || have >= HTTP_READ_PIECE)
+        return;
+    evbuffer_unfreeze(in, 0);
+    if (evbuffer_reserve_space(in, (ev_ssize_t)(HTTP_READ_PIECE - have), &room, 1) == 1) {
+        ssize_t n = recv(bufferevent_getfd(c->bev), room.iov_base, room.iov_len, MSG_DONTWAIT);
+        room.iov_len = n > 0 ? (size_t)n : 0;
+        evbuffer_commit_space(in, &room, 1);
+    }
+    evbuffer_freeze(in, 0);
 }
 
 static void on_read(struct bufferevent *bev, void *arg)
 {
     struct http_conn *c = arg;
     (void)bev;
-    if (c->state == CONN_HANDLER)
+    if (c->state == CONN_HANDLER) {
         patience_touch(&c->patience);
+        read_more(c);
+    }
     on_later(-1, 0, c);
+}
+
+void conn_written(struct http_conn *c)
+{
+    if (conn_unsent(c) == 0 && c->state != CONN_HANDLER)
+        http_piped_end(c);
+    if (conn_unsent(c) == 0 && c->state == CONN_HEAD && !c->head_begun)
+        set_idle(c, true);
+    if (c->state == CONN_HANDLER && c->x.ops != NULL && c->x.ops->on_room != NULL)
+        c->x.ops->on_room(c->x.arg);
+    else if (c->state == CONN_TAKEN)
+        c->taken.taker->on_write(c->taken.arg), conn_mind_window(c);
+    else if (c->state == CONN_HEAD || c->state == CONN_LINGER)
+        on_later(-1, 0, c);
 }
 
 static void on_write(struct bufferevent *bev, void *arg)
 {
     struct http_conn *c = arg;
     (void)bev;
-    if (c->state == CONN_HANDLER && c->x.ops != NULL && c->x.ops->on_room != NULL)
-        c->x.ops->on_room(c->x.arg);
-    else if (c->state == CONN_TAKEN)
-        c->taken.taker->on_write(c->taken.arg);
-    else if (c->state == CONN_HEAD || c->state == CONN_LINGER)
-        on_later(-1, 0, c);
+    if (http_piped_flush(c))
+        conn_written(c);
+    else
+        conn_end(c);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
@@ -509,7 +474,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         on_later(-1, 0, c);
         return;
     }
-    body_step(c);
+    conn_body_step(c);
     if (c->state == CONN_HANDLER && c->x.ops != NULL && c->x.ops->on_eof != NULL)
         c->x.ops->on_eof(c->x.arg);
 }
@@ -532,6 +497,7 @@ struct http_conn *conn_new(struct http_server *s, struct bufferevent *bev, const
     c->bev = bev;
     c->peer = *peer;
     c->x.listener = listener;
+    c->piped = HTTP_PIPED_INIT;
     c->mover.over = true;
     c->counted = true;
     s->counted++;

@@ -156,8 +156,8 @@ void http_server_drain(struct http_server *s)
     s->draining = true;
     stop_listening(s);
     struct http_conn *c;
-    while ((c = TAILQ_FIRST(&s->idle)) != NULL)
-        conn_close_idle(c);
+    TAILQ_FOREACH(c, &s->conns, link)
+    conn_drain(c);
 }
 
 struct http_server *http_server_free(struct http_server *s)

@@ -33,6 +33,8 @@
 
 enum {
     HTTP_WINDOW = 64 * 1024,  // held of each direction of a connection
+    HTTP_PIPES_MAX = 64,      // connections that pass bytes on without a copy at once, each at most PAGES_PIECE (base/pages.h)
+    HTTP_READ_PIECE = 64 * 1024,  // of a body, in one read
     HTTP_LINGER_MS = 2000,
     HTTP_LINGER_BYTES = 16 * 1024 * 1024,
     HTTP_BUSY_MAX = 64,              // connections beyond max_connections that are told so; more are closed
@@ -110,7 +112,7 @@ struct http_server *http_server_free(struct http_server *s);
 // Takes over a listening socket, with TLS if there is a context (which outlives the server).  0 or -ENOMEM; then `fd` is
 // closed.
 int http_server_listen(struct http_server *s, int fd, SSL_CTX *tls, void *listener);
-// No new connections, idle ones end, the others end behind their answer.
+// No new connections, idle ones end, the others end behind their answer; takers are told.
 void http_server_drain(struct http_server *s);
 // Connections that are open, those waiting for a request included.
 unsigned http_server_connections(const struct http_server *s);
@@ -136,6 +138,12 @@ void http_begin(struct http_exchange *x, unsigned status, const char *type, uint
 void http_send(struct http_exchange *x, const void *bytes, size_t n);
 // Moves all of `from`.
 void http_send_buffer(struct http_exchange *x, struct evbuffer *from);
+// The end of an empty pipe to which up to PAGES_PIECE of the answer's body may be moved, which http_send_piped then sends from
+// there; -1: this connection cannot do that, or not now, and http_send is to be used.  Stays the connection's.
+int http_pipe(struct http_exchange *x);
+void http_send_piped(struct http_exchange *x, size_t n);
+// Whether some of that is still in the pipe; on_room comes when none is.
+bool http_piping(const struct http_exchange *x);
 void http_end(struct http_exchange *x);
 // The client must not take what it got for whole.
 void http_abort(struct http_exchange *x);
@@ -149,6 +157,8 @@ struct http_taker {
     void (*on_read)(void *arg);
     void (*on_write)(void *arg);
     void (*on_end)(void *arg);  // the client has gone, or the server ends: http_taken_close must be called, from here or soon
+    // May be NULL.  The server drains: to be ended in its own way, soon.
+    void (*on_drain)(void *arg);
 };
 
 // Writes a head of `status` (101, or 200 with no length) and gives the connection to the taker; bytes that came early are in

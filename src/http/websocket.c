@@ -11,7 +11,7 @@
 #include <wslay/wslay.h>
 
 enum { KEY_BYTES = 16, KEY_TEXT = 24, ACCEPT_TEXT = 28, SHA1_BYTES = 20 };
-enum { CODE_NONE = 1005, CODE_ABNORMAL = 1006 };
+enum { CODE_GOING_AWAY = 1001, CODE_NONE = 1005, CODE_ABNORMAL = 1006 };
 
 struct websocket {
     struct http_taken *taken;  // NULL: the connection has ended
@@ -170,6 +170,11 @@ static void on_end(void *arg)
     leave(ws);
 }
 
+static void on_drain(void *arg)
+{
+    websocket_close(arg, CODE_GOING_AWAY, "the server is stopping");
+}
+
 static void on_patience(void *arg)
 {
     struct websocket *ws = arg;
@@ -257,7 +262,7 @@ int websocket_accept(struct http_exchange *x, struct event_base *base, size_t me
                      uint64_t ping_ms, const struct websocket_ops *ops, void *arg, struct websocket **ret, unsigned *ret_status,
                      const char **ret_why)
 {
-    static const struct http_taker taker = {.on_read = on_read, .on_write = on_write, .on_end = on_end};
+    static const struct http_taker taker = {.on_read = on_read, .on_write = on_write, .on_end = on_end, .on_drain = on_drain};
     struct http_text key;
     char accept[ACCEPT_TEXT + 1];
     int r = check_handshake(x->request, &key, ret_status, ret_why);

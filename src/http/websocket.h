@@ -6,7 +6,7 @@
 //
 // The client is hostile: a message is at most so long (1009), text is UTF-8 (1007), frames are masked and in order (1002),
 // pings are answered, and one who sends and does not read is not read from.  One who answers no ping for two intervals is gone
-// (1006).
+// (1006).  When the server drains, every socket is closed with 1001.
 #ifndef HTTP_WEBSOCKET_H
 #define HTTP_WEBSOCKET_H
 

@@ -163,9 +163,14 @@ sandbox_error_t sandbox_resume(sandbox_handle_t *handle)
     return conn_call(handle->conn, &request, SANDBOX__SERVER_MESSAGE__RESPONSE_RESUME, NULL);
 }
 
-// *ret_reply is to be freed; its `inspect` is about this sandbox.
-static sandbox_error_t ask_about(sandbox_handle_t *handle, Sandbox__ServerMessage **ret_reply)
+// What the engine says of this sandbox, for `out` of that name: *ret_reply, to be freed, has it as `inspect`.
+static sandbox_error_t ask_about(sandbox_handle_t *handle, const void *out, const char *name,
+                                 Sandbox__ServerMessage **ret_reply)
 {
+    if (handle == NULL)
+        return no_handle();
+    if (out == NULL)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "%s is NULL", name);
     Sandbox__InspectRequest inspect = SANDBOX__INSPECT_REQUEST__INIT;
     inspect.sandbox_id = handle->id;
     DEFINE_REQUEST(request, INSPECT, inspect, &inspect);
@@ -183,12 +188,8 @@ static sandbox_error_t ask_about(sandbox_handle_t *handle, Sandbox__ServerMessag
 
 sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_status)
 {
-    if (handle == NULL)
-        return no_handle();
-    if (out_status == NULL)
-        return fail(SANDBOX_ERR_INVALID_SPEC, "out_status is NULL");
     Sandbox__ServerMessage *reply = NULL;
-    sandbox_error_t r = ask_about(handle, &reply);
+    sandbox_error_t r = ask_about(handle, out_status, "out_status", &reply);
     if (r != SANDBOX_OK)
         return r;
     const Sandbox__InspectResponse *answer = reply->inspect;
@@ -203,12 +204,8 @@ sandbox_error_t sandbox_inspect(sandbox_handle_t *handle, sandbox_status_t *out_
 
 sandbox_error_t sandbox_details(sandbox_handle_t *handle, sandbox_details_t *out_details)
 {
-    if (handle == NULL)
-        return no_handle();
-    if (out_details == NULL)
-        return fail(SANDBOX_ERR_INVALID_SPEC, "out_details is NULL");
     Sandbox__ServerMessage *reply = NULL;
-    sandbox_error_t r = ask_about(handle, &reply);
+    sandbox_error_t r = ask_about(handle, out_details, "out_details", &reply);
     if (r != SANDBOX_OK)
         return r;
     const Sandbox__InspectResponse *answer = reply->inspect;

@@ -5,6 +5,7 @@
 #include "wire/pb.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -170,13 +171,43 @@ static sandbox_error_t end_cut(sandbox_stream_t *s)
     return end_with(s, fail(SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox ended before the stream did"));
 }
 
+// Forgets what was handed over, so that there is room for a frame.
+static void compact(sandbox_stream_t *s)
+{
+    s->in_len -= s->in_used;
+    memmove(s->in, s->in + s->in_used, s->in_len);
+    s->in_used = 0;
+}
+
+// The length that the frame at the start says it has.
+static size_t said_length(const sandbox_stream_t *s)
+{
+    return (size_t)s->in[0] << 24 | (size_t)s->in[1] << 16 | (size_t)s->in[2] << 8 | s->in[3];
+}
+
+// How many bytes of the frame that is being read are still missing, of which at least the length and the type are asked for.
+static size_t missing(const sandbox_stream_t *s)
+{
+    enum { START = FRAME_HEAD + 1 };
+    size_t whole = s->in_len >= START ? FRAME_HEAD + said_length(s) : START;
+    return whole > s->in_len ? whole - s->in_len : 1;
+}
+
+// At most `n` more bytes.  1, 0: none now, -1: there will be none.
+static int take_bytes(sandbox_stream_t *s, size_t n)
+{
+    ssize_t got = recv(s->fd, s->in + s->in_len, n, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
+        return -1;
+    s->in_len += got > 0 ? (size_t)got : 0;
+    return got > 0;
+}
+
 // The next whole frame: 1, 0 when none came in time, or -1 when there will be none.  It is valid until the next call.
 static int next_frame(sandbox_stream_t *s, int timeout_ms, struct stream_frame *ret_frame, bool *ret_nonsense)
 {
     uint64_t until = timeout_ms > 0 ? now_ms() + (uint64_t)timeout_ms : 0;
-    s->in_len -= s->in_used;
-    memmove(s->in, s->in + s->in_used, s->in_len);
-    s->in_used = 0;
+    compact(s);
     for (;;) {
         const uint8_t *body;
         size_t n;
@@ -190,10 +221,9 @@ static int next_frame(sandbox_stream_t *s, int timeout_ms, struct stream_frame *
             return -1;
         if (!wait_readable(s->fd, timeout_ms < 0, until))
             return 0;
-        ssize_t got = recv(s->fd, s->in + s->in_len, sizeof s->in - s->in_len, MSG_DONTWAIT);
-        if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
+        // What comes behind a file's description may have to be left in the socket, for sandbox_stream_splice.
+        if (take_bytes(s, s->head_left > 0 ? missing(s) : sizeof s->in - s->in_len) < 0)
             return -1;
-        s->in_len += got > 0 ? (size_t)got : 0;
     }
 }
 
@@ -289,16 +319,41 @@ static sandbox_error_t take_frame(sandbox_stream_t *s, const struct stream_frame
     }
 }
 
+static sandbox_error_t say_end_again(const sandbox_stream_t *s, sandbox_event_t *event)
+{
+    if (s->end.code != SANDBOX_OK)
+        return fail_with_text_of_peer(s->end.code, s->end.text);
+    *event = (sandbox_event_t){.type = SANDBOX_EVENT_EXIT, .result = &s->result};
+    return SANDBOX_OK;
+}
+
+// What is left of a frame whose beginning went into a pipe.
+static sandbox_error_t read_rest(sandbox_stream_t *s, int timeout_ms, sandbox_event_t *event)
+{
+    uint64_t until = timeout_ms > 0 ? now_ms() + (uint64_t)timeout_ms : 0;
+    compact(s);
+    while (s->in_len == 0) {
+        if (!wait_readable(s->fd, timeout_ms < 0, until)) {
+            *event = (sandbox_event_t){.type = SANDBOX_EVENT_NONE};
+            return SANDBOX_OK;
+        }
+        if (take_bytes(s, s->rest) < 0)
+            return end_cut(s);
+    }
+    s->in_used = s->in_len < s->rest ? s->in_len : s->rest;
+    s->rest -= s->in_used;
+    *event = (sandbox_event_t){.type = SANDBOX_EVENT_STDOUT, .data = s->in, .len = s->in_used};
+    return SANDBOX_OK;
+}
+
 sandbox_error_t sandbox_stream_read(sandbox_stream_t *stream, int timeout_ms, sandbox_event_t *out_event)
 {
     if (stream == NULL || out_event == NULL)
         return fail(SANDBOX_ERR_INVALID_SPEC, "%s is NULL", stream == NULL ? "the stream" : "out_event");
-    if (stream->over && stream->end.code != SANDBOX_OK)
-        return fail_with_text_of_peer(stream->end.code, stream->end.text);
-    if (stream->over) {
-        *out_event = (sandbox_event_t){.type = SANDBOX_EVENT_EXIT, .result = &stream->result};
-        return SANDBOX_OK;
-    }
+    if (stream->over)
+        return say_end_again(stream, out_event);
+    if (stream->rest > 0)
+        return read_rest(stream, timeout_ms, out_event);
     struct stream_frame frame;
     bool nonsense = false;
     int got;
@@ -311,5 +366,49 @@ sandbox_error_t sandbox_stream_read(sandbox_stream_t *stream, int timeout_ms, sa
     if (got < 0)
         return nonsense ? end_with(stream, guest_nonsense("a frame that cannot be read")) : end_cut(stream);
     *out_event = (sandbox_event_t){.type = SANDBOX_EVENT_NONE};
+    return SANDBOX_OK;
+}
+
+// Whether the next frame is output, whose length is now in `rest`: 1, 0: nothing has come, -1: the line is cut, 2: it is
+// another frame, or none that can be read.
+static int begin_output(sandbox_stream_t *s)
+{
+    compact(s);
+    while (s->in_len < FRAME_HEAD + 1) {
+        int r = take_bytes(s, missing(s));
+        if (r <= 0)
+            return r;
+    }
+    size_t n = said_length(s);
+    if (s->in_len > FRAME_HEAD + 1 || s->head_left > 0 || s->in[FRAME_HEAD] != FRAME_STDOUT || n < 2 || n > STREAM_FRAME_MAX)
+        return 2;
+    s->rest = n - 1;
+    s->in_used = FRAME_HEAD + 1;
+    return 1;
+}
+
+sandbox_error_t sandbox_stream_splice(sandbox_stream_t *stream, int pipe, size_t most, sandbox_event_t *out_event)
+{
+    if (stream == NULL || out_event == NULL)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "%s is NULL", stream == NULL ? "the stream" : "out_event");
+    if (stream->over)
+        return say_end_again(stream, out_event);
+    compact(stream);
+    int r = stream->rest > 0 ? 1 : begin_output(stream);
+    if (r < 0)
+        return end_cut(stream);
+    if (r == 2 || (r == 1 && stream->in_len > stream->in_used))  // another frame, or bytes that have been read already
+        return sandbox_stream_read(stream, 0, out_event);
+    ssize_t n = 0;
+    if (r == 1) {
+        most = most < stream->rest ? most : stream->rest;
+        n = splice(stream->fd, NULL, pipe, NULL, most, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+        if (n == 0)
+            return end_cut(stream);
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            return end_with(stream, fail(SANDBOX_ERR_INTERNAL, "splice: %s", strerror(errno)));
+        stream->rest -= n > 0 ? (size_t)n : 0;
+    }
+    *out_event = (sandbox_event_t){.type = n > 0 ? SANDBOX_EVENT_STDOUT : SANDBOX_EVENT_NONE, .len = n > 0 ? (size_t)n : 0};
     return SANDBOX_OK;
 }

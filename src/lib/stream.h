@@ -29,6 +29,7 @@ struct sandbox_stream_t {
     uint32_t process;    // of a Spawn, when it has started
     unsigned head_left;  // of a described file: bytes of STREAM_FILE_HEAD still to come
     uint64_t head[2];    // its size, and where reading begins
+    size_t rest;         // bytes of an output frame that sandbox_stream_splice has begun
     bool over;
     struct {
         sandbox_error_t code;

@@ -145,7 +145,9 @@ static sandbox_error_t run(sandbox_handle_t *handle, Sandbox__StreamRequest *op,
 
 static sandbox_error_t describe_write(const char *path, uint32_t mode, uint32_t flags, Sandbox__Guest__WriteStream *ret)
 {
-    enum { KNOWN = SANDBOX_WRITE_APPEND | SANDBOX_WRITE_EXCL | SANDBOX_WRITE_PARENTS | SANDBOX_WRITE_INSIDE };
+    enum {
+        KNOWN = SANDBOX_WRITE_APPEND | SANDBOX_WRITE_EXCL | SANDBOX_WRITE_PARENTS | SANDBOX_WRITE_INSIDE | SANDBOX_WRITE_BRIEF
+    };
     if ((flags & ~(uint32_t)KNOWN) != 0)
         return fail(SANDBOX_ERR_INVALID_SPEC, "flags 0x%x has bits that are not known", flags);
     sandbox__guest__write_stream__init(ret);
@@ -154,6 +156,7 @@ static sandbox_error_t describe_write(const char *path, uint32_t mode, uint32_t 
     ret->append = (flags & SANDBOX_WRITE_APPEND) != 0;
     ret->exclusive = (flags & SANDBOX_WRITE_EXCL) != 0;
     ret->parents = (flags & SANDBOX_WRITE_PARENTS) != 0;
+    ret->most = (flags & SANDBOX_WRITE_BRIEF) != 0 ? SANDBOX_MAX_FILE : 0;
     ret->confined = (flags & SANDBOX_WRITE_INSIDE) != 0;
     return SANDBOX_OK;
 }

@@ -2,6 +2,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/pages.h"
 #include "sys/fdpass.h"
 #include "wire/frame.h"
 #include "wire/pb.h"
@@ -29,6 +30,8 @@ struct stream {
     void *arg;
     struct buf in;
     struct buf out;
+    int pages;                                 // a pipe
+    size_t pages_left;                         // bytes of it, which go behind `out`
     size_t out_sent;                           // bytes at the start of `out` that the socket has taken
     struct attached attached[STREAM_FDS_MAX];  // in order
     size_t attached_count;
@@ -102,7 +105,7 @@ struct stream *stream_free(struct stream *s)
 
 size_t stream_queued(const struct stream *s)
 {
-    return s->out.len - s->out_sent;
+    return s->out.len - s->out_sent + s->pages_left;
 }
 
 int stream_fd(const struct stream *s)
@@ -153,11 +156,17 @@ static ssize_t send_part(struct stream *s)
 // Sends what the socket takes.  0 or a negative errno.
 static int flush(struct stream *s)
 {
-    while (stream_queued(s) > 0) {
+    while (s->out_sent < s->out.len) {
         ssize_t n = send_part(s);
         if (n < 0)
             return n == -EAGAIN ? 0 : (int)n;
         s->out_sent += (size_t)n;
+    }
+    while (s->pages_left > 0) {
+        ssize_t n = pages_move(s->pages, s->fd, s->pages_left);
+        if (n <= 0)
+            return n == -EAGAIN ? 0 : n < 0 ? (int)n : -EIO;
+        s->pages_left -= (size_t)n;
     }
     buf_clear(&s->out);
     s->out_sent = 0;
@@ -168,14 +177,19 @@ static int flush(struct stream *s)
     return 0;
 }
 
-// The room that sent bytes still take in `out` is given back before more is queued.
-static void compact(struct stream *s)
+// Whether something can be queued: 0, or why not.  The room that sent bytes still take in `out` is given back first.
+static int make_room(struct stream *s)
 {
+    if (s->ended)
+        return -EPIPE;
+    if (s->pages_left > 0)
+        return -EBUSY;
     buf_consume(&s->out, s->out_sent);
     for (size_t i = 0; i < s->attached_count; i++)
         s->attached[i].at -= s->out_sent;
     s->out_sent = 0;
     s->out.error = 0;
+    return 0;
 }
 
 // A socket that fails while sending is reported by the next event (EPOLLERR or EPOLLHUP), never from inside a send.
@@ -194,21 +208,21 @@ static int sent(struct stream *s, int queue_result)
 
 int stream_send(struct stream *s, const void *message)
 {
-    if (s->ended)
-        return -EPIPE;
-    compact(s);
+    int r = make_room(s);
+    if (r < 0)
+        return r;
     return sent(s, pb_append_frame(&s->out, message, s->limits.queue_max));
 }
 
 int stream_send_fd(struct stream *s, const void *message, int fd)
 {
-    if (s->ended)
-        return -EPIPE;
+    int r = make_room(s);
+    if (r < 0)
+        return r;
     if (s->attached_count == STREAM_FDS_MAX)
         return -ENOSPC;
-    compact(s);
     size_t at = s->out.len;
-    int r = pb_append_frame(&s->out, message, s->limits.queue_max);
+    r = pb_append_frame(&s->out, message, s->limits.queue_max);
     if (r == 0)
         s->attached[s->attached_count++] = (struct attached){.at = at, .fd = fd};
     // The frame is queued: what goes wrong from here on is told by on_end, and the descriptor is this stream's.
@@ -218,12 +232,12 @@ int stream_send_fd(struct stream *s, const void *message, int fd)
 // One frame of two parts.
 static int send_parts(struct stream *s, const void *first, size_t n_first, const void *second, size_t n_second)
 {
-    if (s->ended)
-        return -EPIPE;
-    compact(s);
+    int r = make_room(s);
+    if (r < 0)
+        return r;
     uint8_t *space;
     size_t n = n_first + n_second;
-    int r = n > UINT32_MAX ? -EMSGSIZE : buf_reserve(&s->out, FRAME_HEAD + n, &space);
+    r = n > UINT32_MAX ? -EMSGSIZE : buf_reserve(&s->out, FRAME_HEAD + n, &space);
     if (r == 0) {
         frame_put_head(space, (uint32_t)n);
         if (n_first > 0)
@@ -243,6 +257,16 @@ int stream_send_bytes(struct stream *s, const void *bytes, size_t n)
 int stream_send_typed(struct stream *s, uint8_t type, const void *bytes, size_t n)
 {
     return send_parts(s, &type, 1, bytes, n);
+}
+
+int stream_send_pages(struct stream *s, int pipe, size_t n)
+{
+    int r = make_room(s);
+    if (r < 0)
+        return r;
+    s->pages = pipe;
+    s->pages_left = n;
+    return sent(s, 0);
 }
 
 void stream_finish(struct stream *s)

@@ -49,6 +49,9 @@ int stream_send_bytes(struct stream *s, const void *bytes, size_t n);
 
 // The same for one frame of `type` and `n` bytes behind it.
 int stream_send_typed(struct stream *s, uint8_t type, const void *bytes, size_t n);
+// The first `n` bytes of `pipe`, which are whole frames and go from there without a copy.  The pipe stays the caller's, is not
+// touched by it until stream_queued is 0 again, and outlives the stream.  Meanwhile nothing else can be sent (-EBUSY).
+int stream_send_pages(struct stream *s, int pipe, size_t n);
 // As stream_send, with `fd` on the frame's first byte (SCM_RIGHTS); it is taken over on success.  At most STREAM_FDS_MAX wait
 // at once (-ENOSPC).
 int stream_send_fd(struct stream *s, const void *message, int fd);

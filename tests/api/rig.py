@@ -19,13 +19,15 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 import urllib.parse
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+import cases  # noqa: E402  pylint: disable=wrong-import-position
+from cases import SLOW, eventually, need, same  # noqa: E402,F401  pylint: disable=wrong-import-position,unused-import
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
 PROGRAM = os.path.join(BUILD, "src/api/sandbox-api")
-SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 SMALL = os.environ.get("SANDBOX_TEST_SMALL_TEMPLATE", "busybox")
 API_UID = 62100
 # The server's user has to reach the engine's socket.
@@ -34,48 +36,13 @@ if "SANDBOX_STACK_DIR" in os.environ:
 EXIT_CONFIG, EXIT_USAGE, EXIT_ENGINE_GONE = 78, 2, 75
 
 
-def need(condition, text):
-    if not condition:
-        raise AssertionError(text)
-
-
-def same(got, wanted, what=""):
-    need(got == wanted, f"{what}: {got!r} and not {wanted!r}")
-
-
-def eventually(condition, text, seconds=10):
-    """Polls until `condition()` is true; its value."""
-    end = time.monotonic() + seconds * SLOW
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(text() if callable(text) else text)
-        time.sleep(0.005)
-
-
-def run_cases(cases, after=lambda: None):
+def run_cases(programs, after=lambda: None):
     """Runs them in order and prints TAP."""
     if os.geteuid():
         print("1..0 # SKIP needs root, to run the server as another user")
         return
-    wanted = os.environ.get("SANDBOX_TEST_ONLY")
-    cases = [c for c in cases if not wanted or wanted in c.__name__]
-    print(f"1..{len(cases)}", flush=True)
     faulthandler.register(signal.SIGUSR1)
-    failed = 0
-    for number, case in enumerate(cases, 1):
-        start = time.monotonic()
-        try:
-            case()
-            print(f"ok {number} - {case.__name__}\n# {time.monotonic() - start:.2f} s", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            print(f"not ok {number} - {case.__name__}")
-            for line in traceback.format_exc().splitlines():
-                print("# " + line)
-            sys.stdout.flush()
+    failed = cases.run_cases(programs)
     for api in list(Api.alive):
         try:
             api.stop()

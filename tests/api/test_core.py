@@ -487,11 +487,6 @@ def it_drains():
     events = stream.until("exit")
     same(events[0][1]["data"], "late", "what comes meanwhile")
     same(a.wait(), 0, "exit code")
-    a = Api(ENGINE.path, settings={"drain_ms": 200})
-    session = Client(a).session("x")
-    stream = Client(a).stream(session, "hang")
-    same(next(stream)[0], "started")
-    a.stop()  # it ends though the command does not
     a = Api(ENGINE.path, settings={"drain_ms": 3000000})
     session = Client(a).session("x")
     stream = Client(a).stream(session, "hang")
@@ -499,6 +494,91 @@ def it_drains():
     a.process.send_signal(signal.SIGTERM)
     eventually(lambda: a.lines("draining"), "it begins")
     a.stop()  # a second signal ends it at once
+
+
+def who_still_waits_is_told_that_it_stops():
+    engine = FakeEngine()
+    a = Api(engine.path, settings={"drain_ms": 200})
+    client = Client(a)
+    session = client.session("x")
+    stream = client.stream(session, "hang")
+    same(next(stream)[0], "started")
+    attached = client.events("POST", f"/v1/sessions/{session}/exec", {"command": "hang", "stream": True}, {"Idempotency-Key": "k"})
+    same(next(attached)[0], "started")
+    whole, starting = client.connection(), client.connection()
+    whole.request("POST", f"/v1/sessions/{session}/exec", body=json.dumps({"command": "hang"}))
+    eventually(lambda: a.metric("execs_running") == 3, "they run")
+    let_go = engine.hold(fake_engine.CREATE)
+    starting.request("POST", "/v1/sessions", body=json.dumps({"key": "y"}))
+    eventually(lambda: engine.waiting, "a sandbox is being started")
+    deaf = client.stream(session, "hang")  # never read from
+    a.process.send_signal(signal.SIGTERM)
+    for events in (stream, attached):
+        kind, data = next(events)
+        same((kind, data["code"], data["message"]), ("error", "unavailable", "the server is stopping"))
+        same(list(events), [], "behind the last event")
+    for connection in (whole, starting):
+        response = connection.getresponse()
+        same((response.status, response.getheader("connection"), response.getheader("retry-after")), (503, "close", "1"))
+        same(json.loads(response.read())["error"], {"code": "unavailable", "message": "the server is stopping"})
+    let_go.set()
+    same(a.wait(), 0, "exit code")
+    need(a.lines("drain_over"), "it says so")
+    deaf.close()
+    engine.close()
+
+
+def an_answer_that_is_being_taken_is_not_cut_by_a_drain():
+    engine = FakeEngine()
+    a = Api(engine.path)
+    session = Client(a).session("x")
+    with socket.socket(socket.AF_UNIX) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(60)
+        s.connect(a.socket)
+        body = json.dumps({"command": "many", "output_encoding": "base64"}).encode()
+        s.sendall(b"POST /v1/sessions/%s/exec HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (session.encode(), len(body)) + body)
+        got = s.recv(1)
+        a.process.send_signal(signal.SIGTERM)
+        eventually(lambda: a.lines("draining"), "it begins")
+        while piece := s.recv(1 << 20):
+            got += piece
+    head, body = got.split(b"\r\n\r\n", 1)
+    need(head.startswith(b"HTTP/1.1 200 "), head)
+    same(len(json.loads(body)["stdout"]), 400000)
+    same(a.wait(), 0, "exit code")
+    engine.close()
+
+
+def who_sends_ahead_keeps_nobody_busy():
+    a = Api(ENGINE.path)
+    session = Client(a).session("ahead")
+    head = f"POST /v1/sessions/{session}/exec HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n\r\n".encode()
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(a.socket)
+        s.settimeout(0.2)
+        s.sendall(head + b'{"command": "hang"}')
+        try:
+            while True:
+                s.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        except socket.timeout:
+            pass
+
+        def spent():
+            with open(f"/proc/{a.process.pid}/schedstat", encoding="ascii") as file:
+                return int(file.read().split()[0])
+
+        def rests():
+            looks = []
+            for _ in range(20):
+                looks.append(spent())
+                time.sleep(0.01)
+            # Its clocks tick; one that turns in circles spends all there is.
+            return looks[-1] - looks[0] < 20000000
+        eventually(rests, "it is busy with somebody who waits")
+        same(a.metric("execs_running"), 1)
+    eventually(lambda: a.metric("execs_running") == 0, "who goes takes the command along, whatever was sent ahead")
+    a.stop()
 
 
 # ---- the engine ----------------------------------------------------------------------------------------------------------------
@@ -755,7 +835,8 @@ run_cases([refuses_to_start, a_file_names_listeners, tokens_are_files_of_digests
            tokens_change_without_a_restart, a_uid_is_known_by_its_socket, without_authentication_only_for_this_machine, tls_is_spoken,
            bad_requests_are_refused, requests_follow_each_other, a_thousand_requests_ahead_are_answered, methods_and_paths,
            continue_is_said_when_a_body_is_wanted, bodies_have_a_limit, json_is_read_strictly, slow_clients_end,
-           connections_have_a_limit, it_drains, an_engine_that_stays_away_ends_it, errors_have_their_status,
+           connections_have_a_limit, it_drains, who_still_waits_is_told_that_it_stops,
+           an_answer_that_is_being_taken_is_not_cut_by_a_drain, who_sends_ahead_keeps_nobody_busy, an_engine_that_stays_away_ends_it, errors_have_their_status,
            everything_is_counted_and_logged, many_at_once, attaching_and_renewing_are_uses, an_idle_session_gets_a_sandbox_by_attaching,
            settings_have_their_defaults, fields_reach_the_engine, what_fails_before_it_starts_is_no_stream,
            a_long_silence_outlives_the_timeouts, keys_have_their_time,

@@ -246,6 +246,77 @@ def transfers_are_not_held_whole():
         connection.close()
 
 
+def pipes():
+    """Of the server's process, both ends counted."""
+    folder = f"/proc/{API.process.pid}/fd"
+    found = 0
+    for fd in os.listdir(folder):
+        try:
+            found += os.readlink(f"{folder}/{fd}").startswith("pipe:")
+        except OSError:
+            pass
+    return found
+
+
+def pages_on_their_way_have_a_ceiling():
+    """HTTP_PIPES_MAX readers have pipes, the rest is copied; all of it is the same."""
+    most, data = 64, os.urandom(LIMIT)
+    sessions = [CLIENT.session(f"pipes {n}") for n in range(5)]
+    for session in sessions:
+        CLIENT.good("PUT", CLIENT.file(session, "/workspace/f"), data, 204)
+    before, rss, readers = pipes(), API.rss_kib(), []
+    for n in range(75):
+        connection = CLIENT.connection()
+        connection.request("GET", CLIENT.file(sessions[n % 5], "/workspace/f"))
+        readers.append((connection, connection.getresponse()))
+    # Up to PAGES_SPARE empty ones were there already.
+    eventually(lambda: 2 * (most - 8) <= pipes() - before, lambda: f"{pipes() - before} ends of pipes")
+    need(pipes() - before <= 2 * most, f"{pipes() - before} ends of pipes")
+    need(API.rss_kib() - rss < 32 * 1024, f"{API.rss_kib() - rss} KiB more for {len(readers)} that nobody reads")
+    for connection, response in readers:
+        need(response.read() == data, "other bytes")
+    # What is kept is empty: PAGES_SPARE.
+    eventually(lambda: pipes() - before <= 16, lambda: f"{pipes() - before} ends of pipes are kept")
+    for connection, _ in readers:
+        connection.request("GET", "/v1/health")
+        same(connection.getresponse().status, 200, "the next request on the connection")
+        connection.close()
+    for session in sessions:
+        CLIENT.good("DELETE", f"/v1/sessions/{session}")
+
+
+def a_reader_who_goes_leaves_no_pipe():
+    CLIENT.good("PUT", path_of("/workspace/f"), b"x" * LIMIT, 204)
+    before = pipes()
+    for _ in range(20):
+        connection = CLIENT.connection()
+        connection.request("GET", path_of("/workspace/f"))
+        connection.getresponse().read(10)
+        connection.close()
+    eventually(lambda: pipes() <= before + 2 * 8, lambda: f"{pipes() - before} more")
+
+
+def requests_behind_a_file_wait_for_its_end():
+    """Answers stand in the order of the requests, also when the first goes through a pipe and the client is slow."""
+    data = os.urandom(LIMIT)
+    CLIENT.good("PUT", path_of("/workspace/f"), data, 204)
+    with socket.socket(socket.AF_UNIX) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(60)
+        s.connect(API.socket)
+        one = f"GET {path_of('/workspace/f')} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        s.sendall(one + b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n" + one + b"HEAD /v1/health HTTP/1.0\r\n\r\n")
+        got = bytearray()
+        while piece := s.recv(1 << 20):
+            got += piece
+    for body in (data, b"{", data):
+        end = got.index(b"\r\n\r\n") + 4
+        length = int(got[:end].lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        need(got[end:end + length].startswith(body), "another body")
+        del got[:end + length]
+    need(got.startswith(b"HTTP/1.1 200 ") and got.endswith(b"\r\n\r\n"), got[:100])
+
+
 def a_delete_ends_transfers():
     session = CLIENT.session("closed")
     CLIENT.good("PUT", CLIENT.file(session, "/workspace/f"), b"x" * LIMIT, 204)
@@ -274,5 +345,6 @@ def a_delete_ends_transfers():
 
 run_cases([bytes_go_in_and_out, chunked_bodies_go_in, more_than_the_limit_is_refused, ranges_of_bytes, flags_of_writes, names_are_decoded_once,
            paths_stay_inside, metadata_and_changes, a_replaced_file_is_old_or_new, broken_off_transfers_leave_nothing,
-           a_file_that_shrinks_is_not_taken_for_whole, transfers_are_not_held_whole, a_delete_ends_transfers,
+           a_file_that_shrinks_is_not_taken_for_whole, transfers_are_not_held_whole, pages_on_their_way_have_a_ceiling,
+           a_reader_who_goes_leaves_no_pipe, requests_behind_a_file_wait_for_its_end, a_delete_ends_transfers,
            a_full_disk_is_said])

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -254,8 +255,34 @@ def connections_become_plain_bytes():
         w.ends()
 
 
+def a_server_that_stops_says_so():
+    plain, midway, slow, stuck = Socket(), Socket(), Socket("/flood", buffers=4096), Socket("/flood", buffers=4096)
+    midway.s.sendall(make(TEXT, b"half", fin=False))
+    raw = Socket(head="POST /raw HTTP/1.1\r\nHost: x\r\n\r\n")
+    raw.s.sendall(b"there")
+    same(raw.take(5), b"there")
+    before = len(codes())
+    SERVER.send_signal(signal.SIGTERM)
+    plain.closes(1001)
+    midway.closes(1001)
+    kind = BINARY
+    while kind == BINARY:
+        kind, payload = slow.message()
+    same((kind, payload[:2]), (CLOSE, struct.pack(">H", 1001)), "behind what was on its way")
+    slow.s.sendall(make(CLOSE, payload[:2]))
+    slow.ends()
+    # The one that takes nothing has had its time; its messages are thrown away in the end, with the plain bytes' connection.
+    eventually(lambda: sorted(codes()[before:]) == [1001, 1001, 1001, 1006], lambda: f"{codes()[before:]}", 30)
+    need(SERVER.poll() is None, "it waits for the others")
+    SERVER.send_signal(signal.SIGTERM)
+    raw.ends()
+    stuck.s.close()
+    same(SERVER.wait(20 * SLOW), 0, "exit code")
+
+
 def after():
-    SERVER.terminate()
+    if SERVER.poll() is None:
+        SERVER.terminate()
     code = SERVER.wait(20 * SLOW)
     with open(LOG, encoding="utf-8", errors="replace") as file:
         text = file.read()
@@ -266,4 +293,5 @@ def after():
 
 
 run_cases([messages_come_back, fragments_are_put_together, bad_frames_end_it, a_server_closes_in_order, the_silent_are_asked,
-           slow_readers_cost_little, bad_handshakes_are_refused, connections_become_plain_bytes], after)
+           slow_readers_cost_little, bad_handshakes_are_refused, connections_become_plain_bytes,
+           a_server_that_stops_says_so], after)

@@ -20,6 +20,7 @@ struct echo {
 
 static struct event_base *base;
 static struct http_server *server;
+static struct event *drained;
 
 static void on_message(void *arg, bool text, const uint8_t *data, size_t n)
 {
@@ -132,7 +133,20 @@ static void on_term(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     (void)arg;
-    event_base_loopbreak(base);
+    http_server_drain(server);
+    if (drained == NULL || event_pending(drained, EV_TIMEOUT, NULL))  // a second signal
+        event_base_loopbreak(base);
+    else
+        event_add(drained, &(struct timeval){.tv_usec = 5000});
+}
+
+static void on_look(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    (void)arg;
+    if (http_server_connections(server) == 0)
+        event_base_loopbreak(base);
 }
 
 int main(int argc, char **argv)
@@ -150,11 +164,13 @@ int main(int argc, char **argv)
         return 1;
     struct event *term = evsignal_new(base, SIGTERM, on_term, NULL);
     evsignal_add(term, NULL);
+    drained = event_new(base, -1, EV_PERSIST, on_look, NULL);
     if (unixsock_listen(AT_FDCWD, argv[1], 0600, &fd) < 0 || http_server_listen(server, fd, NULL, NULL) < 0)
         return 1;
     event_base_dispatch(base);
     http_server_free(server);
     event_free(term);
+    event_free(drained);
     event_base_free(base);
     libevent_global_shutdown();
     return 0;

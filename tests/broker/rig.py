@@ -23,12 +23,13 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+from cases import (SLOW, eventually, need, run_cases, same)  # noqa: E402,F401  pylint: disable=wrong-import-position,unused-import
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
 PROGRAM = os.path.join(BUILD, "src/broker/sandbox-broker")
-SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 MEMORY = 1 if SLOW == 1 else 8  # instrumented programs need more, and give nothing back at once
 BROKER_UID = 62001
 PROXY_PORT, TRANSPARENT_PORT = 8080, 8081
@@ -63,27 +64,6 @@ NAMES = {
 CERTIFIED = [n for n in NAMES if n != "wrong-name.example.org"]
 
 
-def need(condition, text):
-    if not condition:
-        raise AssertionError(text)
-
-
-def same(got, wanted, what=""):
-    need(got == wanted, f"{what}: {got!r} and not {wanted!r}")
-
-
-def eventually(condition, text, seconds=10):
-    """Polls until `condition()` is true; its value."""
-    end = time.monotonic() + seconds * SLOW
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(text() if callable(text) else text)
-        time.sleep(0.005)
-
-
 def log_lines(text, event, **wanted):
     """The lines of a log that are of this event and have these fields."""
     found = []
@@ -115,25 +95,6 @@ def enter(why_not=None):
         os.environ["SANDBOX_TEST_INSIDE"] = "1"
         os.execvp("unshare", ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable,
                               *sys.argv])
-
-
-def run_cases(cases):
-    """Runs them in order and prints TAP."""
-    wanted = os.environ.get("SANDBOX_TEST_ONLY")
-    cases = [c for c in cases if not wanted or wanted in c.__name__]
-    print(f"1..{len(cases)}", flush=True)
-    failed = 0
-    for number, case in enumerate(cases, 1):
-        try:
-            case()
-            print(f"ok {number} - {case.__name__}", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            print(f"not ok {number} - {case.__name__}")
-            for line in traceback.format_exc().splitlines():
-                print("# " + line)
-            sys.stdout.flush()
-    return failed
 
 
 # ---- certificates -----------------------------------------------------------------------------------------------------------

@@ -16,9 +16,12 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+import cases  # noqa: E402  pylint: disable=wrong-import-position
+from cases import SLOW, need  # noqa: E402  pylint: disable=wrong-import-position
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 BUILD = os.environ.get("SANDBOX_BUILD", os.path.join(ROOT, "build"))
-SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
 
 
@@ -32,21 +35,9 @@ TIER = os.environ.get("SANDBOX_TEST_TIER", "container")
 UID_BASE = 0x70000000  # sandboxes' uids begin there (src/jailer/uid_slots.h)
 
 
-def need(condition, text):
-    if not condition:
-        raise AssertionError(text)
-
-
 def eventually(condition, seconds, text):
-    """Polls until `condition()` is true; its value.  `text` may be a function, asked when it never was."""
-    end = time.monotonic() + seconds * SLOW
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(text() if callable(text) else text)
-        time.sleep(0.005)
+    """As cases.eventually; here the time is said each time."""
+    return cases.eventually(condition, text, seconds)
 
 
 # ---- the client -----------------------------------------------------------------------------------------------------------
@@ -657,7 +648,7 @@ def work_folder(name):
     return os.path.join(os.environ.get("SANDBOX_TEST_DIR", "/tmp"), f"sandbox-test-{name}.{os.getpid()}")
 
 
-def run_cases(cases, work, systems, clean=lambda: None, kernel=TIER == "vm"):
+def run_cases(programs, work, systems, clean=lambda: None, kernel=TIER == "vm"):
     """Prints TAP.  `systems()`: those that may still be up at the end; then `clean()`.  `kernel`: the store must have one."""
     if os.geteuid():
         print("1..0 # SKIP only root can start a system")
@@ -665,9 +656,9 @@ def run_cases(cases, work, systems, clean=lambda: None, kernel=TIER == "vm"):
     wanted = [os.path.join(ROOT, "tests/support/templates"), "busybox"] + (["kernel"] if kernel else [])
     os.environ["SANDBOX_TEMPLATES"] = subprocess.run(wanted, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     os.makedirs(work, mode=0o755)
-    print(f"1..{len(cases)}", flush=True)
+    print(f"1..{len(programs)}", flush=True)
     failed = 0
-    for number, case in enumerate(cases, 1):
+    for number, case in enumerate(programs, 1):
         start = time.monotonic()
         try:
             said = case()

@@ -200,7 +200,8 @@ static void socket_memory_is_the_sandboxs(void **state)
     innocent_look("tcp");
 }
 
-// A watch is on an inode: where it is shared, one sandbox sees when others, and the host, use theirs.
+// A watch is on an inode: where it is shared, one sandbox sees when others, and the host, use theirs.  Kernels of their own
+// share none, and their nodes may have the same numbers.
 static void device_nodes_are_each_sandboxes_own(void **state)
 {
     static const struct {
@@ -212,6 +213,8 @@ static void device_nodes_are_each_sandboxes_own(void **state)
         snprintf(want, sizeof want, "character special file %s 666 0 0", nodes[i].number);
         cleanup_free char *kind = output(a, "stat -c '%%F %%t:%%T %%a %%u %%g' /dev/%s", nodes[i].name);
         assert_string_equal(kind, want);
+        if (!setting()->on_host)
+            continue;
         cleanup_free char *in_a = output(a, "stat -c '%%d %%i' /dev/%s", nodes[i].name);
         cleanup_free char *in_b = output(b, "stat -c '%%d %%i' /dev/%s", nodes[i].name);
         assert_string_not_equal(in_a, in_b);
@@ -221,8 +224,7 @@ static void device_nodes_are_each_sandboxes_own(void **state)
             continue;
         char on_host[64];
         snprintf(on_host, sizeof on_host, "%llu %llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
-        if (setting()->on_host)
-            assert_string_not_equal(in_a, on_host);
+        assert_string_not_equal(in_a, on_host);
     }
     // Root may do there what root does, but for making nodes.
     assert_int_equal(exit_code(a, "ln -s null /dev/other && echo x > /dev/other && rm /dev/other"), 0);

@@ -9,21 +9,18 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+from cases import SLOW, need  # noqa: E402  pylint: disable=wrong-import-position
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 STACK = os.path.join(ROOT, "scripts/stack")
 CLI = os.path.join(os.environ["SANDBOX_BUILD"], "src/cli/sandbox-cli")
-SLOW = int(os.environ.get("SANDBOX_TEST_SLOW", "1"))
 WORK = tempfile.mkdtemp(prefix="sandbox-test-stack.", dir=os.environ.get("SANDBOX_TEST_DIR", "/tmp"))
 
 
 def stack(*arguments, **more):
     return subprocess.run([STACK, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, timeout=120 * SLOW, **more)
-
-
-def need(condition, text):
-    if not condition:
-        raise AssertionError(text)
 
 
 def up(folder):

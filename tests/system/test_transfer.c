@@ -248,7 +248,7 @@ static void files_are_written_whole_or_not_at_all(void **state)
     assert_fails(sandbox_write_stream(h, "/tmp/f", fd, 0, SANDBOX_WRITE_EXCL, NULL), SANDBOX_ERR_EXISTS);
     assert_fails(sandbox_write_stream(h, "/tmp/no/f", fd, 0, 0, NULL), SANDBOX_ERR_NOT_FOUND);
     assert_fails(sandbox_write_stream(h, "/tmp", fd, 0, 0, NULL), SANDBOX_ERR_GUEST_IO);
-    assert_fails(sandbox_write_stream(h, "/tmp/f", fd, 0, 16, NULL), SANDBOX_ERR_INVALID_SPEC);
+    assert_fails(sandbox_write_stream(h, "/tmp/f", fd, 0, 32, NULL), SANDBOX_ERR_INVALID_SPEC);
     assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
     assert_ok(sandbox_write_stream(h, "/tmp/link", fd, 0, 0, NULL));
     assert_int_equal(exit_code(h, "test -L /tmp/link -a \"$(cat /tmp/f)\" = new -a $(stat -c %%a /tmp/f) = 751"), 0);

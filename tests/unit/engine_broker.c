@@ -1,5 +1,7 @@
 #include "engine_broker.h"
 
+#include "base/clock.h"
+
 #include "base/cleanup.h"
 #include "sys/fdpass.h"
 #include "unit.h"
@@ -273,4 +275,13 @@ struct broker_add played_broker_last(struct played_broker *b, unsigned *ret_fds)
     *ret_fds = b->last_fds;
     pthread_mutex_unlock(&b->lock);
     return last;
+}
+
+void played_broker_begin(const char *const *args, struct rig **ret_rig, struct played_broker **ret_broker, int *ret_fd)
+{
+    struct rig *rig = *ret_rig = rig_launch(args, NULL);
+    struct played_broker *broker = *ret_broker = played_broker_start(rig);
+    rig_await_ready(rig);
+    *ret_fd = rig_connect(rig);
+    RIG_AWAIT(broker->hellos == 1);
 }

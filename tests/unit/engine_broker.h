@@ -53,6 +53,8 @@ struct played_broker {
 };
 
 struct played_broker *played_broker_start(const struct rig *rig);
+// An engine with `args`, a broker that it has found, and a client's connection to it.
+void played_broker_begin(const char *const *args, struct rig **ret_rig, struct played_broker **ret_broker, int *ret_fd);
 // The same in two steps, so that it begins as the test wants it.
 struct played_broker *played_broker_new(const struct rig *rig);
 void played_broker_open(struct played_broker *b);

@@ -400,6 +400,24 @@ static void report_pong(struct stage *s, unsigned slot, uint64_t nonce)
     report(s, slot, &message);
 }
 
+static void ask_to_expire(struct stage *s, unsigned slot)
+{
+    Sandbox__Agent__MayExpire question = SANDBOX__AGENT__MAY_EXPIRE__INIT;
+    question.number = slot + 1;
+    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+    message.report_case = SANDBOX__AGENT__REPORT__REPORT_MAY_EXPIRE;
+    message.may_expire = &question;
+    report(s, slot, &message);
+}
+
+// What is said about pauses, in its order.
+static void note_told(struct play *play, char what)
+{
+    memmove(play->said, play->said + 1, 2);
+    play->said[2] = what;
+    atomic_fetch_add(&play->told, 1);
+}
+
 static void note_configuration(struct play *play, const Sandbox__Agent__Configure *configure)
 {
     size_t at = 0;
@@ -482,6 +500,14 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
         atomic_fetch_add(&s->play->pings, 1);
         if (!atomic_load(&s->play->mute_pings))
             report_pong(s, slot, command->ping->nonce);
+    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND) {
+        note_told(s->play, 's');
+    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME) {
+        note_told(s->play, 'r');
+    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_EXPIRE) {
+        if (command->expire->number != slot + 1)
+            atomic_store(&s->play->broken, true);
+        note_told(s->play, 'e');
     }
     pb_free(command);
 }
@@ -596,7 +622,7 @@ static void look(struct stage *s)
         if (p[1 + SLOTS + i].revents != 0)
             on_line(s, &s->line[i]);
     for (unsigned i = 0; i < SLOTS; i++)
-        if (p[1 + i].revents != 0)
+        if (p[1 + i].revents != 0 && !atomic_load(&s->play->late))
             (s->slot[i].machine.is ? machine_on_control : on_control)(s, i);
     if (p[0].revents != 0)
         on_request(s);
@@ -610,6 +636,9 @@ static void take_kill(struct stage *s)
     slot = atomic_exchange(&s->play->speak_slot, 0);
     if (slot > 0)
         report_configured(s, (unsigned)slot - 1, 0);
+    slot = atomic_exchange(&s->play->ask_expire, 0);
+    if (slot > 0)
+        ask_to_expire(s, (unsigned)slot - 1);
 }
 
 static void take_stream_end(struct stage *s)

@@ -66,6 +66,8 @@ struct play {
     atomic_int configure;                              // enum play_configure
     atomic_int op;                                     // enum play_op
     atomic_bool mute_pings;
+    atomic_bool late;       // agents read what they are told only when this is false again
+    atomic_int ask_expire;  // a slot + 1: its agent asks whether a deadline counts, by this number
     atomic_int kill_slot;   // a slot + 1: that sandbox ends by itself
     atomic_bool kill_oom;   // and this is why
     atomic_int speak_slot;  // a slot + 1: its agent says that it is configured, unasked
@@ -92,6 +94,8 @@ struct play {
     atomic_uint_least64_t last_entropy, last_boot_id;    // sums of the last identity's
     atomic_uint kept, forked, syncs, suspends, resumes;  // machines that were kept, and came of that; what they were told
     atomic_uint vm_pauses, vm_resumes, second_calls_closed;
+    char said[4];      // the last three of Suspend, Resume and Expire that agents read, of s, r and e
+    atomic_uint told;  // how many there were
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint configures, env_vars;                   // how many, and of the last Configure

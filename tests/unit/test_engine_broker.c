@@ -20,11 +20,7 @@ static int fd = -1;
 
 static void begin(const char *const *args)
 {
-    rig = rig_launch(args, NULL);
-    broker = played_broker_start(rig);
-    rig_await_ready(rig);
-    fd = rig_connect(rig);
-    RIG_AWAIT(broker->hellos == 1);
+    played_broker_begin(args, &rig, &broker, &fd);
 }
 
 static void end(void)

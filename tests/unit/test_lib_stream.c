@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -547,6 +548,101 @@ static void files_are_described_before_their_bytes(void **state)
     }
 }
 
+// Everything of the stream, in turns through a pipe and as events; how much of it came through the pipe.
+static size_t gather(sandbox_stream_t *s, int pipe[2], size_t most, int read_every, char *text, sandbox_error_t *ret_end)
+{
+    size_t n = 0, piped = 0;
+    for (int i = 1;; i++) {
+        sandbox_event_t e = {0};
+        bool reads = read_every != 0 && i % read_every == 0;
+        *ret_end = reads ? sandbox_stream_read(s, 0, &e) : sandbox_stream_splice(s, pipe[1], most, &e);
+        if (*ret_end != SANDBOX_OK || e.type == SANDBOX_EVENT_EXIT || e.type == SANDBOX_EVENT_NONE)
+            break;
+        if (e.type != SANDBOX_EVENT_STDOUT)
+            continue;
+        if (e.data != NULL) {
+            memcpy(text + n, e.data, e.len);
+        } else {
+            assert_true(!reads && e.len <= most);
+            assert_int_equal(read(pipe[0], text + n, e.len), e.len);
+            piped += e.len;
+        }
+        n += e.len;
+    }
+    text[n] = '\0';
+    return piped;
+}
+
+static void files_go_through_a_pipe(void **state)
+{
+    static const uint8_t head[16] = {[7] = 12};
+    static const char all[] = "a whole file";
+    struct world *w = *state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    for (size_t piece = 1; piece <= sizeof all - 1; piece++)
+        for (size_t most = 1; most <= sizeof all; most += 3)
+            for (int read_every = 0; read_every < 5; read_every++) {
+                sandbox_stream_t *s = NULL;
+                close_agent(w);
+                assert_int_equal(sandbox_open_read(w->h, "/workspace/f", NULL, &s), SANDBOX_OK);
+                say(w->agent, FRAME_STDOUT, head, sizeof head);
+                for (size_t at = 0; at < sizeof all - 1; at += piece)
+                    say(w->agent, FRAME_STDOUT, all + at, sizeof all - 1 - at < piece ? sizeof all - 1 - at : piece);
+                say_transfer(w->agent, sizeof all - 1);
+                char text[32];
+                sandbox_error_t end;
+                size_t piped = gather(s, ends, most, read_every, text, &end);
+                assert_int_equal(end, SANDBOX_OK);
+                assert_string_equal(text, all);
+                // What read() took along cannot go through the pipe any more.
+                assert_true(read_every != 0 || piped == sizeof all - 1);
+                sandbox_event_t e;
+                assert_int_equal(sandbox_stream_splice(s, ends[1], most, &e), SANDBOX_OK);
+                assert_int_equal(e.type, SANDBOX_EVENT_EXIT);
+                sandbox_stream_free(s);
+            }
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void nonsense_does_not_get_into_a_pipe(void **state)
+{
+    static const uint8_t head[16] = {[7] = 12};
+    static const uint8_t hostile[][8] = {
+        {0xFF, 0xFF, 0xFF, 0xFF, FRAME_STDOUT, 'x'},  // longer than any frame
+        {0, 0, 0, 1, FRAME_STDOUT, 'x'},              // without a byte
+        {0, 0, 0, 0, FRAME_STDOUT, 'x'},              // without a type
+        {0, 0, 0, 2, 99, 'x'},                        // of a type there is none of
+        {0, 0, 0, 9, FRAME_STDOUT, 'x'},              // cut
+    };
+    struct world *w = *state;
+    int ends[2], waiting = 0;
+    assert_int_equal(pipe(ends), 0);
+    for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
+        sandbox_stream_t *s = NULL;
+        close_agent(w);
+        assert_int_equal(sandbox_open_read(w->h, "/workspace/f", NULL, &s), SANDBOX_OK);
+        say(w->agent, FRAME_STDOUT, head, sizeof head);
+        assert_int_equal(write(w->agent, hostile[i], 6), 6);
+        shutdown(w->agent, SHUT_WR);
+        char text[32];
+        sandbox_error_t end;
+        gather(s, ends, 32, 0, text, &end);
+        assert_int_equal(end, SANDBOX_ERR_GUEST_UNAVAILABLE);
+        assert_string_equal(text, i == 4 ? "x" : "");
+        sandbox_event_t e;
+        assert_int_equal(sandbox_stream_splice(s, ends[1], 32, &e), SANDBOX_ERR_GUEST_UNAVAILABLE);
+        sandbox_stream_free(s);
+    }
+    assert_int_equal(ioctl(ends[0], FIONREAD, &waiting), 0);
+    assert_int_equal(waiting, 0);
+    sandbox_event_t e;
+    assert_int_equal(sandbox_stream_splice(NULL, ends[1], 32, &e), SANDBOX_ERR_INVALID_SPEC);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void a_file_without_a_description_is_nonsense(void **state)
 {
     struct world *w = *state;
@@ -570,7 +666,7 @@ static void options_of_files_are_checked(void **state)
     assert_int_equal(sandbox_open_read(w->h, "/f", &options, &s), SANDBOX_ERR_INVALID_SPEC);
     assert_int_equal(sandbox_open_read(w->h, NULL, NULL, &s), SANDBOX_ERR_INVALID_SPEC);
     assert_int_equal(sandbox_open_read(w->h, "/f", NULL, NULL), SANDBOX_ERR_INVALID_SPEC);
-    assert_int_equal(sandbox_open_write(w->h, "/f", 0, 16, &s), SANDBOX_ERR_INVALID_SPEC);
+    assert_int_equal(sandbox_open_write(w->h, "/f", 0, 32, &s), SANDBOX_ERR_INVALID_SPEC);
     assert_int_equal(sandbox_open_write(NULL, "/f", 0, 0, &s), SANDBOX_ERR_INVALID_SPEC);
     assert_null(s);
 }
@@ -599,6 +695,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(files_are_described_before_their_bytes),
+        TEST(files_go_through_a_pipe),
+        TEST(nonsense_does_not_get_into_a_pipe),
         TEST(a_file_without_a_description_is_nonsense),
         TEST(options_of_files_are_checked),
         TEST(files_are_written_piece_by_piece),

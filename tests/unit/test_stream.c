@@ -2,6 +2,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/pages.h"
 #include "sandbox.pb-c.h"
 #include "sys/fdpass.h"
 #include "sys/loop.h"
@@ -12,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/vm_sockets.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -149,6 +151,16 @@ static void close_sink(struct sink *s, int peer)
     loop_free(s->loop);
     buf_free(&s->got);
     close(peer);
+}
+
+// Lets the loop look once at what there is.
+static void turn(struct sink *s)
+{
+    struct timer stop = {0};
+    timer_init(&stop, loop_stop_now, s->loop);
+    timer_set(s->loop, &stop, mono_ns() + NS_PER_MS);
+    loop_run(s->loop);
+    timer_cancel(s->loop, &stop);
 }
 
 static void frames_arrive_whole_however_they_are_cut(void **state)
@@ -398,6 +410,74 @@ static void descriptors_keep_their_place(void **state)
     close_sink(&s, pair[1]);
 }
 
+// What a pipe holds goes behind what is queued, whatever the socket takes at once; meanwhile nothing else can be sent.
+static void bytes_of_a_pipe_keep_their_place(void **state)
+{
+    enum { MANY = 60000 };
+    struct sink s;
+    int peer = open_sink(&s), fds[2] = PAGES_NO_PIPE;
+    size_t before = 0, n = 0;
+    static uint8_t bytes[MANY], got[1 << 20];
+    memset(bytes, 'p', sizeof bytes);
+    assert_int_equal(pages_take_pipe(fds), 0);
+    assert_int_equal(write(fds[1], bytes, MANY), MANY);
+    // The socket is full, and a frame is queued.
+    while (stream_queued(s.stream) == 0) {
+        assert_int_equal(stream_send_bytes(s.stream, "abc", 3), 0);
+        before++;
+    }
+    assert_int_equal(stream_send_pages(s.stream, fds[0], MANY), 0);
+    assert_int_equal(stream_queued(s.stream), FRAME_HEAD + 3 + MANY);
+    assert_int_equal(stream_send_bytes(s.stream, "x", 1), -EBUSY);
+    assert_int_equal(stream_send_pages(s.stream, fds[0], 1), -EBUSY);
+    while (n < before * (FRAME_HEAD + 3) + MANY) {
+        turn(&s);
+        ssize_t r = recv(peer, got + n, sizeof got - n, MSG_DONTWAIT);
+        assert_true(r > 0 || errno == EAGAIN);
+        n += r > 0 ? (size_t)r : 0;
+    }
+    assert_memory_equal(got + n - MANY, bytes, MANY);
+    assert_memory_equal(got + n - MANY - 3, "abc", 3);
+    assert_int_equal(stream_queued(s.stream), 0);
+    assert_int_equal(stream_send_bytes(s.stream, "x", 1), 0);
+    pages_give_pipe(fds);
+    close_sink(&s, peer);
+}
+
+static void a_pipe_keeps_what_its_reader_never_took(void **state)
+{
+    struct sink s;
+    int peer = open_sink(&s), fds[2] = PAGES_NO_PIPE;
+    assert_int_equal(pages_take_pipe(fds), 0);
+    close(peer);
+    assert_int_equal(write(fds[1], "abc", 3), 3);
+    signal(SIGPIPE, SIG_IGN);
+    assert_int_equal(stream_send_pages(s.stream, fds[0], 3), -EPIPE);
+    pages_close_pipe(fds);
+    pages_close_pipe(fds);
+    assert_int_equal(fds[0], -1);
+    close_sink(&s, open("/dev/null", O_RDONLY));
+}
+
+static void empty_pipes_are_kept_up_to_a_number(void **state)
+{
+    int pipes[PAGES_SPARE + 1][2];
+    for (int i = 0; i <= PAGES_SPARE; i++)
+        assert_int_equal(pages_take_pipe(pipes[i]), 0);
+    int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC), last = pipes[PAGES_SPARE][1];
+    close(lowest);
+    for (int i = 0; i <= PAGES_SPARE; i++)
+        pages_give_pipe(pipes[i]);
+    assert_int_equal(fcntl(last, F_GETFD), -1);
+    for (int i = 0; i < PAGES_SPARE; i++)
+        assert_int_equal(pages_take_pipe(pipes[i]), 0);
+    int again = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_true(again <= last);
+    close(again);
+    for (int i = 0; i < PAGES_SPARE; i++)
+        pages_close_pipe(pipes[i]);
+}
+
 // A receiver at its limit is told that something came which it could not have.
 static void descriptors_beyond_the_limit_are_said_to_be_lost(void **state)
 {
@@ -477,6 +557,9 @@ int main(void)
         cmocka_unit_test(half_a_close_is_told_apart),
         cmocka_unit_test(half_a_close_is_told_apart_over_vsock),
         cmocka_unit_test(descriptors_keep_their_place),
+        cmocka_unit_test(bytes_of_a_pipe_keep_their_place),
+        cmocka_unit_test(a_pipe_keeps_what_its_reader_never_took),
+        cmocka_unit_test(empty_pipes_are_kept_up_to_a_number),
         cmocka_unit_test(descriptors_beyond_the_limit_are_said_to_be_lost),
         cmocka_unit_test(too_many_descriptors_are_closed),
     };

@@ -503,6 +503,14 @@ static void random_bytes(void **state)
     struct driver_buffer most = {at, RNG_REQUEST_MAX, true};
     driver_submit(d, Q, &most, 1);
     assert_int_equal(driver_wait_used(d, Q, NULL), RNG_REQUEST_MAX);
+    // Nor does the same memory, named again and again, make it more.
+    memset(driver_at(d, at, 256 * 1024), 0, 256 * 1024);
+    struct driver_buffer same[SIZE];
+    for (size_t i = 0; i < SIZE; i++)
+        same[i] = (struct driver_buffer){at, RNG_REQUEST_MAX - 1, true};
+    driver_submit(d, Q, same, SIZE);
+    assert_int_equal(driver_wait_used(d, Q, NULL), RNG_REQUEST_MAX);
+    assert_int_equal(*(uint8_t *)driver_at(d, at + RNG_REQUEST_MAX, 1), 0);
     // Nothing to write into: nothing written.
     struct driver_buffer none = {at, 16, false};
     driver_submit(d, Q, &none, 1);

@@ -452,7 +452,12 @@ static void pause_and_resume(void **state)
         stats = (struct vmm_stats){0};
         processors_count(processors, &stats);
     } while (stats.unknown_mmio < 10);
+    // Counts of processors that run are not of one moment.
+    assert_int_equal(processors_pause(processors), 0);
+    stats = (struct vmm_stats){0};
+    processors_count(processors, &stats);
     assert_true(stats.exits_mmio >= stats.unknown_mmio);
+    assert_int_equal(processors_run(processors), 0);
     // The first end counts.
     processors_end(processors, VMM_REASON_ASKED, "first");
     processors_end(processors, VMM_REASON_RESET, "second");

@@ -468,6 +468,8 @@ static void attack(int line, const char *name)
         send_configured(1, 0, "", 0);
     else if (IS("control-pongs"))
         flood_control("\x12\x02\x08\x01", 4);
+    else if (IS("control-questions"))
+        flood_control("\x32\x02\x08\x01", 4);
     else if (IS("control-long")) {
         int size = 1 << 20;
         setsockopt(CONTROL, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
