@@ -48,7 +48,6 @@ struct waiting {
 struct door {
     struct loop *loop;
     int listener, agent, pidfd;
-    bool keepable;  // it may have been kept: a broken line means that it is a clone
     bool nameless;
     bool keepable;       // it may have been kept: the end of its line means that it is a clone
     bool volume;         // it has one, and is never kept
