@@ -492,17 +492,15 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM && fd >= 0) {
         atomic_store(&s->play->last_stream, command->open_stream->id);
         stage_take_line(s, slot, fd);
-    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND) {
-        atomic_fetch_add(&s->play->suspends, 1);
-    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME) {
-        atomic_fetch_add(&s->play->resumes, 1);
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PING) {
         atomic_fetch_add(&s->play->pings, 1);
         if (!atomic_load(&s->play->mute_pings))
             report_pong(s, slot, command->ping->nonce);
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND) {
+        atomic_fetch_add(&s->play->suspends, 1);
         note_told(s->play, 's');
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME) {
+        atomic_fetch_add(&s->play->resumes, 1);
         note_told(s->play, 'r');
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_EXPIRE) {
         if (command->expire->number != slot + 1)
