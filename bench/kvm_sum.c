@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DEVICES = 4, QUEUES = 3, FIRST_GSI = 5, CPUID_MAX = 256, MSRS_MAX = 512, ROUNDS_MAX = 10000 };
+enum { DEVICES = 5, QUEUES = 2, FIRST_GSI = 5, CPUID_MAX = 256, MSRS_MAX = 512, ROUNDS_MAX = 10000 };
 enum { TSS = 0xfffbd000U, DEVICE_AT = 0xd0000000U, DEVICE_BYTES = 0x1000, NOTIFY = 0x50 };
 
 enum part { CREATE, MEMORY, CHIPS, VCPU, STATE, EVENTS, PARTS };

@@ -75,7 +75,7 @@ class Engine:
         ready(lambda: sum(shelf["ready"] for shelf in self.client.status()["pool"]) >= count)
 
     def snapshot(self):
-        folder = os.path.join(self.system.state, "snapshots")
+        folder = self.system.state + "-engine/booted"
         return os.path.join(folder, next(name for name in os.listdir(folder) if not name.startswith(".")))
 
     def end(self):
@@ -112,7 +112,7 @@ class Monitor:
         self.fds = {"state": os.open(snapshot + "/vmstate.bin", os.O_RDONLY), "memory": sealed(snapshot + "/memory.snap"),
                     "layer": os.open(snapshot + "/disk.delta", os.O_RDONLY),
                     "working-set": os.open(snapshot + "/working-set.bin", os.O_RDONLY), "disk": os.open(image, os.O_RDONLY)}
-        self.options = ["--memory-mib", str(RAM_MIB), "--vcpus", "1", "--vsock-port", "1024", "--disk-mib",
+        self.options = ["--spare", "--memory-mib", str(RAM_MIB), "--vcpus", "1", "--vsock-port", "1024", "--disk-mib",
                         str((os.path.getsize(image) >> 20) + 1 + DISK_MIB + DISK_MIB // 32 + 8)]
 
     def start(self, *more):

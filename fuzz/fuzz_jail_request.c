@@ -54,6 +54,7 @@ static void check_volume(const struct jail_request *q)
         break;
     case JAIL_OP_START:
     case JAIL_OP_START_VM:
+    case JAIL_OP_CLONE_VM:
     case JAIL_OP_VOLUME_LIST:
         break;
     default:
@@ -77,7 +78,7 @@ static void check_network(const struct jail_request *q)
         return;
     }
     need(n->port == 0 && n->synthetic_prefix == 0 && is_zero(n->synthetic, sizeof n->synthetic));
-    if (q->op != JAIL_OP_START && q->op != JAIL_OP_START_VM)
+    if (q->op != JAIL_OP_START && q->op != JAIL_OP_START_VM && q->op != JAIL_OP_CLONE_VM)
         need(n->line == 0);
     need((n->line & ~(uint32_t)JAIL_LINE_ALL_) == 0);
     need((n->line & JAIL_LINE_TRANSPARENT) == 0 || (n->line & JAIL_LINE_PROXY) != 0);

@@ -81,6 +81,18 @@ typedef enum {
     SANDBOX_ERR_TIMEOUT = -15            /* the host-side deadline passed before the guest answered */
 } sandbox_error_t;
 
+/* Why certainly no code of the caller's ran because of a call that failed (sandbox_last_not_run). */
+typedef enum {
+    SANDBOX_NOT_RUN_UNKNOWN = 0,     /* it may have run: never repeat the call without thought */
+    SANDBOX_NOT_RUN_REQUEST = 1,     /* malformed or out of bounds */
+    SANDBOX_NOT_RUN_PERMISSION = 2,  /* not this caller */
+    SANDBOX_NOT_RUN_PROTOCOL = 3,    /* the engine speaks another protocol */
+    SANDBOX_NOT_RUN_UNSUPPORTED = 4, /* this engine, or this tier, cannot do it */
+    SANDBOX_NOT_RUN_ISOLATION = 5,   /* the wall is below the floor that was asked for */
+    SANDBOX_NOT_RUN_CAPACITY = 6,    /* too much at once; later it may work */
+    SANDBOX_NOT_RUN_ENVIRONMENT = 7  /* something it needs is not there, or not as it must be */
+} sandbox_not_run_t;
+
 /* How strong the wall around a sandbox is, weakest first (docs/architecture.md). */
 typedef enum {
     SANDBOX_ISOLATION_NONE = 0,      /* in a spec: no floor */
@@ -104,9 +116,12 @@ typedef struct {
     const char *
         *egress_allow;   /* NULL-terminated "host", "host:port" or "*.suffix[:port]", at most 64; NULL: the engine's policy */
     int egress_deny_all; /* 1: may reach nothing */
-    uint32_t min_isolation; /* sandbox_isolation_t: refuse (INVALID_SPEC) rather than run behind a weaker wall */
-    uint64_t disk_mib;      /* size of the sandbox's writable disk in MiB; 0: the engine's default */
-    uint64_t reserved[6];
+    uint32_t min_isolation;    /* sandbox_isolation_t: refuse (INVALID_SPEC) rather than run behind a weaker wall */
+    uint64_t disk_mib;         /* size of the sandbox's writable disk in MiB; 0: the engine's default */
+    const char *grant_profile; /* a route grant for as long as the sandbox lives (docs/grants.md); NULL: none */
+    const char *principal;     /* whom this is for; only where the engine lets this uid say so.  NULL: the caller itself;
+                                  "": somebody who was not authenticated */
+    uint64_t reserved[4];
 } sandbox_spec_t;
 
 /* This struct never grows. */
@@ -161,16 +176,65 @@ typedef struct {
 /* ---- Running commands ------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *command;     /* a script for /bin/sh -c; exactly one of command and argv is set */
-    const char *const *argv; /* NULL-terminated program and arguments; the program is looked up in PATH */
-    const char *const *env;  /* NULL-terminated "KEY=VALUE" array, or NULL; wins over the sandbox's variables */
-    const char *cwd;         /* working directory; NULL: /workspace */
-    uint32_t timeout_ms;     /* the command and all it started is killed after this; 0: one hour, which is the most */
-    const void *stdin_data;  /* standard input, then end of file */
-    size_t stdin_len;        /* at most SANDBOX_MAX_STDIN */
-    uint64_t max_output;     /* killed after writing more than this to stdout and stderr together; 0: 4 MiB */
-    uint64_t reserved[8];
+    const char *command;       /* a script for /bin/sh -c; exactly one of command and argv is set */
+    const char *const *argv;   /* NULL-terminated program and arguments; the program is looked up in PATH */
+    const char *const *env;    /* NULL-terminated "KEY=VALUE" array, or NULL; wins over the sandbox's variables */
+    const char *cwd;           /* working directory; NULL: /workspace */
+    uint32_t timeout_ms;       /* the command and all it started is killed after this; 0: one hour, which is the most */
+    const void *stdin_data;    /* standard input, then end of file */
+    size_t stdin_len;          /* at most SANDBOX_MAX_STDIN */
+    uint64_t max_output;       /* killed after writing more than this to stdout and stderr together; 0: 4 MiB */
+    const char *grant_profile; /* a route grant for as long as the command runs; NULL: none.  Not for sandbox_spawn */
+    const char *principal;     /* as in sandbox_spec_t */
+    uint32_t min_isolation;    /* sandbox_isolation_t: refuse (INVALID_SPEC) rather than run behind a weaker wall */
+    uint64_t reserved[5];
 } sandbox_exec_spec_t;
+
+/* ---- Route grants ------------------------------------------------------------------------------------------------ */
+
+/* One exchange with the API.  There is no field for a path, a query, a body or a credential. */
+typedef struct {
+    const char *method;
+    const char *route; /* the template that matched */
+    uint32_t sequence; /* from 1, as exchanges ended */
+    uint32_t status;   /* the API's; 0: it did not answer */
+    uint32_t request_bytes;
+    uint32_t response_bytes;
+    uint32_t latency_us;
+    bool delivered; /* its answer was given to the code; without it the call failed, whatever the status was */
+} sandbox_grant_call_t;
+
+/* What the advisor found, where the profile says that callers are told. */
+typedef struct {
+    const char *pattern;  /* "fan_out", "repeated_read" */
+    const char *severity; /* "low", "medium", "high" */
+    const char *remedy;   /* "batch", "cache" */
+    const char *method;
+    const char *route;
+    const char *suggested_method; /* "": nothing is suggested */
+    const char *suggested_route;
+    const char *detail; /* one sentence */
+    uint32_t calls;
+    uint32_t extra_calls;
+    uint32_t added_latency_us;
+    bool at_least; /* calls were dropped from the trace: the numbers are lower bounds */
+    uint64_t bytes_moved;
+} sandbox_grant_finding_t;
+
+/* What a grant was used for.  Made by the library only, in one piece; grows at its end. */
+typedef struct {
+    uint32_t grant_id;
+    bool lost; /* the broker went away with it: nothing is known of the calls */
+    const char *profile;
+    uint32_t attempts; /* charged to the budget, refused ones too */
+    uint32_t denied;
+    uint32_t shed;    /* not sent, because the API had said that it has too many */
+    uint32_t dropped; /* exchanges beyond the rows that are kept */
+    const sandbox_grant_call_t *call;
+    size_t call_count;
+    const sandbox_grant_finding_t *finding;
+    size_t finding_count;
+} sandbox_grant_trace_t;
 
 /* Every command that ran gives SANDBOX_OK and one of these: a non-zero exit, a timeout and a kill are results, not errors.
  * A command that could not be started has exit_code 127 (not found) or 126 (anything else), as a shell would say, with a
@@ -191,9 +255,12 @@ typedef struct {
     uint64_t duration_us;  /* from start to end of the command, inside the sandbox */
     uint64_t user_us;      /* processor time of the command and the children it waited for */
     uint64_t system_us;
-    uint64_t max_rss_kib; /* largest resident set among them */
-    int32_t start_errno;  /* why the command could not be started, or 0 */
-    uint64_t reserved[8];
+    uint64_t max_rss_kib;               /* largest resident set among them */
+    int32_t start_errno;                /* why the command could not be started, or 0 */
+    uint32_t isolation;                 /* sandbox_isolation_t: the wall that it ran behind */
+    uint32_t grant_id;                  /* of its grant; 0: it had none */
+    const sandbox_grant_trace_t *grant; /* what that was used for; NULL: it had none, or of a stream, it was not asked for */
+    uint64_t reserved[6];
 } sandbox_exec_result_t;
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
@@ -422,6 +489,16 @@ const char *sandbox_start_kind(const sandbox_handle_t *handle);
 /* NULL: it may reach nothing, and has no network.  Lives as long as the handle. */
 const sandbox_network_t *sandbox_network(const sandbox_handle_t *handle);
 
+/* Of the grant that the sandbox was created with; 0: it has none. */
+uint32_t sandbox_grant_id(const sandbox_handle_t *handle);
+/* Of the command's grant; 0: it has none. */
+uint32_t sandbox_stream_grant_id(const sandbox_stream_t *stream);
+/* Ends a grant, if it has not ended by itself, and gives what it was used for; free it with sandbox_grant_trace_free.  The last
+ * 16 grants of a sandbox that have ended are kept until it is destroyed.  NOT_FOUND for another. */
+sandbox_error_t sandbox_grant_trace(sandbox_handle_t *handle, uint32_t grant_id, sandbox_grant_trace_t **out_trace);
+/* NULL is fine. */
+void sandbox_grant_trace_free(sandbox_grant_trace_t *trace);
+
 /* "process", "container", "kernel", "vm", or "none".  Static text. */
 const char *sandbox_isolation_name(sandbox_isolation_t isolation);
 
@@ -583,6 +660,10 @@ const char *sandbox_error_string(sandbox_error_t code);
 /* The sentence that belongs to the last failed call of this thread; "" if there was none.  Valid until this thread's next
  * call into the library. */
 const char *sandbox_last_error(void);
+/* Why the last failed call of this thread certainly ran nothing; SANDBOX_NOT_RUN_UNKNOWN: it may have. */
+sandbox_not_run_t sandbox_last_not_run(void);
+/* "request", "permission", "protocol", "unsupported", "isolation", "capacity", "environment", or "".  Static text. */
+const char *sandbox_not_run_name(sandbox_not_run_t reason);
 
 #ifdef __cplusplus
 }

@@ -54,8 +54,14 @@ const char *version() noexcept;
 class SandboxError : public std::runtime_error
 {
   public:
-    SandboxError(sandbox_error_t code, const std::string &what) : std::runtime_error(what), code_(code)
+    SandboxError(sandbox_error_t code, const std::string &what, sandbox_not_run_t not_run = SANDBOX_NOT_RUN_UNKNOWN)
+        : std::runtime_error(what), code_(code), not_run_(not_run)
     {
+    }
+    /* Why certainly nothing ran; SANDBOX_NOT_RUN_UNKNOWN: it may have. */
+    sandbox_not_run_t not_run() const noexcept
+    {
+        return not_run_;
     }
     sandbox_error_t code() const noexcept
     {
@@ -69,6 +75,7 @@ class SandboxError : public std::runtime_error
 
   private:
     sandbox_error_t code_;
+    sandbox_not_run_t not_run_;
 };
 
 /* Not for use outside this header. */
@@ -80,7 +87,7 @@ inline void check(sandbox_error_t code)
     if (code == SANDBOX_OK)
         return;
     const char *sentence = sandbox_last_error();
-    throw SandboxError(code, sentence[0] != '\0' ? sentence : sandbox_error_string(code));
+    throw SandboxError(code, sentence[0] != '\0' ? sentence : sandbox_error_string(code), sandbox_last_not_run());
 }
 
 /* The string as the C interface takes it; `what` names it in the sentence. */
@@ -132,6 +139,13 @@ struct FreeStream {
     void operator()(sandbox_stream_t *stream) const noexcept
     {
         sandbox_stream_free(stream);
+    }
+};
+
+struct FreeTrace {
+    void operator()(sandbox_grant_trace_t *trace) const noexcept
+    {
+        sandbox_grant_trace_free(trace);
     }
 };
 
@@ -208,6 +222,12 @@ class Spec
         min_isolation_ = static_cast<std::uint32_t>(floor);
         return *this;
     }
+    /* A route grant for as long as the sandbox lives (Sandbox::end_grant). */
+    Spec &grant(const std::string &profile)
+    {
+        grant_profile_ = profile;
+        return *this;
+    }
     /* Size of the writable disk in MiB; 0: the engine's default. */
     Spec &disk(std::uint64_t mib)
     {
@@ -223,7 +243,7 @@ class Spec
     std::uint32_t vcpus_ = 1, pool_wait_ms_ = 0, ttl_seconds_ = 0, min_isolation_ = SANDBOX_ISOLATION_NONE;
     std::uint64_t disk_mib_ = 0;
     std::vector<std::string> env_, egress_;
-    std::optional<std::string> session_key_;
+    std::optional<std::string> session_key_, grant_profile_;
     bool deny_all_ = false;
 };
 
@@ -285,6 +305,18 @@ class Command
         max_output_ = bytes;
         return *this;
     }
+    /* A route grant for as long as the command runs; what it was used for is in the result. */
+    Command &grant(const std::string &profile)
+    {
+        grant_profile_ = profile;
+        return *this;
+    }
+    /* Refuse (INVALID_SPEC) rather than run behind a weaker wall. */
+    Command &min_isolation(sandbox_isolation_t floor)
+    {
+        min_isolation_ = static_cast<std::uint32_t>(floor);
+        return *this;
+    }
 
   private:
     friend class Sandbox;
@@ -307,16 +339,45 @@ class Command
             spec.stdin_data = command.stdin_.data();
             spec.stdin_len = command.stdin_.size();
             spec.max_output = command.max_output_;
+            if (command.grant_profile_)
+                spec.grant_profile = detail::text(*command.grant_profile_, "the grant's profile");
+            spec.min_isolation = command.min_isolation_;
         }
         std::vector<const char *> argv, env;
         sandbox_exec_spec_t spec = {};
     };
 
-    std::optional<std::string> script_, cwd_;
+    std::optional<std::string> script_, cwd_, grant_profile_;
     std::vector<std::string> argv_, env_;
     std::string stdin_;
-    std::uint32_t timeout_ms_ = 0;
+    std::uint32_t timeout_ms_ = 0, min_isolation_ = SANDBOX_ISOLATION_NONE;
     std::uint64_t max_output_ = 0;
+};
+
+/* sandbox_grant_call_t: one exchange with the API. */
+struct GrantCall {
+    std::string method, route;
+    std::uint32_t sequence = 0, status = 0, request_bytes = 0, response_bytes = 0;
+    std::chrono::microseconds latency{0};
+    bool delivered = false;
+};
+
+/* sandbox_grant_finding_t: what the advisor found. */
+struct GrantFinding {
+    std::string pattern, severity, remedy, method, route, suggested_method, suggested_route, detail;
+    std::uint32_t calls = 0, extra_calls = 0;
+    std::chrono::microseconds added_latency{0};
+    bool at_least = false;
+    std::uint64_t bytes_moved = 0;
+};
+
+/* sandbox_grant_trace_t: what a grant was used for. */
+struct GrantTrace {
+    std::uint32_t grant_id = 0, attempts = 0, denied = 0, shed = 0, dropped = 0;
+    bool lost = false;
+    std::string profile;
+    std::vector<GrantCall> calls;
+    std::vector<GrantFinding> findings;
 };
 
 /* sandbox_exec_result_t: what became of a command that ran. */
@@ -331,7 +392,9 @@ struct ExecResult {
     std::uint64_t out_total = 0, err_total = 0;
     std::chrono::microseconds duration{0}, user{0}, system{0};
     std::uint64_t max_rss_kib = 0;
-    int start_errno = 0; /* why the command could not be started, or 0 */
+    int start_errno = 0;                                    /* why the command could not be started, or 0 */
+    sandbox_isolation_t isolation = SANDBOX_ISOLATION_NONE; /* the wall that it ran behind */
+    std::optional<GrantTrace> grant;                        /* where it had one */
 
     /* It ran to its end and said 0. */
     bool ok() const noexcept
@@ -342,6 +405,30 @@ struct ExecResult {
 
 namespace detail
 {
+
+inline GrantTrace trace_of(const sandbox_grant_trace_t &c)
+{
+    GrantTrace made;
+    made.grant_id = c.grant_id;
+    made.attempts = c.attempts;
+    made.denied = c.denied;
+    made.shed = c.shed;
+    made.dropped = c.dropped;
+    made.lost = c.lost;
+    made.profile = c.profile;
+    for (std::size_t i = 0; i < c.call_count; i++) {
+        const sandbox_grant_call_t &from = c.call[i];
+        made.calls.push_back({from.method, from.route, from.sequence, from.status, from.request_bytes, from.response_bytes,
+                              std::chrono::microseconds(from.latency_us), from.delivered});
+    }
+    for (std::size_t i = 0; i < c.finding_count; i++) {
+        const sandbox_grant_finding_t &from = c.finding[i];
+        made.findings.push_back({from.pattern, from.severity, from.remedy, from.method, from.route, from.suggested_method,
+                                 from.suggested_route, from.detail, from.calls, from.extra_calls,
+                                 std::chrono::microseconds(from.added_latency_us), from.at_least, from.bytes_moved});
+    }
+    return made;
+}
 
 inline ExecResult result_of(const sandbox_exec_result_t &c)
 {
@@ -363,6 +450,9 @@ inline ExecResult result_of(const sandbox_exec_result_t &c)
     made.system = std::chrono::microseconds(c.system_us);
     made.max_rss_kib = c.max_rss_kib;
     made.start_errno = c.start_errno;
+    made.isolation = static_cast<sandbox_isolation_t>(c.isolation);
+    if (c.grant != nullptr)
+        made.grant = trace_of(*c.grant);
     return made;
 }
 
@@ -691,6 +781,14 @@ class Sandbox
         return sandbox_isolation(handle_.get());
     }
     /* "pool", "restored" or "cold". */
+    /* Ends the grant that the sandbox was created with, and says what it was used for.  NOT_FOUND where it has none. */
+    GrantTrace end_grant()
+    {
+        sandbox_grant_trace_t *trace = nullptr;
+        detail::check(sandbox_grant_trace(handle_.get(), sandbox_grant_id(handle_.get()), &trace));
+        const std::unique_ptr<sandbox_grant_trace_t, detail::FreeTrace> holder(trace);
+        return detail::trace_of(*trace);
+    }
     std::string start_kind() const
     {
         return sandbox_start_kind(handle_.get());
@@ -942,6 +1040,8 @@ class Engine
         c.egress_deny_all = spec.deny_all_ ? 1 : 0;
         c.min_isolation = spec.min_isolation_;
         c.disk_mib = spec.disk_mib_;
+        if (spec.grant_profile_)
+            c.grant_profile = detail::text(*spec.grant_profile_, "the grant's profile");
         // Made first: there must be no sandbox that nobody owns.
         std::unique_ptr<Sandbox> made(new Sandbox(connection(), nullptr));
         sandbox_handle_t *handle = nullptr;

@@ -12,6 +12,7 @@ struct reaper;
 struct groups;
 struct drains;
 struct lines;
+struct host_api;
 struct netlink_gate;
 struct oom_storm;
 struct control;
@@ -33,7 +34,8 @@ struct agent {
     bool suspended;  // between Suspend and Resume: no deadline passes
     bool far;        // what the host says is under way for a while (vm tier): it is asked before a deadline counts
     struct control *control;
-    struct exec_list execs;  // that are running
+    struct host_api *host_api;  // NULL until it was asked for
+    struct exec_list execs;     // that are running
     struct processes *processes;
     int null_fd;  // /dev/null, opened before any guest code ran; -1 if this root has none
 };

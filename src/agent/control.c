@@ -2,6 +2,7 @@
 
 #include "agent/configure.h"
 #include "agent/exec.h"
+#include "agent/host_api.h"
 #include "agent/lines.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
@@ -119,6 +120,19 @@ static void on_ping(const struct control *c, const Sandbox__Agent__Ping *ping)
     report(c, &answer);
 }
 
+static void on_host_api(const struct control *c, int feed)
+{
+    struct err e = {0};
+    int r = host_api_open(c->agent, feed, &e);
+    Sandbox__Agent__HostApiReady ready = SANDBOX__AGENT__HOST_API_READY__INIT;
+    ready.error_number = (uint32_t)-r;
+    ready.message = e.text;
+    Sandbox__Agent__Report answer = SANDBOX__AGENT__REPORT__INIT;
+    answer.report_case = SANDBOX__AGENT__REPORT__REPORT_HOST_API;
+    answer.host_api = &ready;
+    report(c, &answer);
+}
+
 // ---- before a snapshot ----
 
 static void on_prepared(void *arg, const Sandbox__Guest__ExecResult *result)
@@ -176,6 +190,13 @@ static void on_packet(struct control *c, const uint8_t *packet, size_t n, int *f
         break;
     case SANDBOX__AGENT__COMMAND__COMMAND_PREPARE:
         on_prepare(c, command->prepare);
+        break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_HOST_API:
+        on_host_api(c, take_fd(fd));
+        break;
+    case SANDBOX__AGENT__COMMAND__COMMAND_HOST_API_PRELOAD:
+        host_api_preload(c->agent, command->host_api_preload->part.data, command->host_api_preload->part.len,
+                         command->host_api_preload->more);
         break;
     default:
         break;

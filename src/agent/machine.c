@@ -39,7 +39,8 @@ void machine_run(int argc, char **argv)
         switch_off("the kernel's command line has no good options for it", 0);
     need(machine_mount_early(), "mounting /dev");
     need(machine_load_modules(), "loading the modules of the initramfs");
-    int disk = -1, reserve = -1, volume = -1, listener = -1, control = -1, pidfd = -1;
+    struct machine_sandbox sandbox = {.control = -1, .pidfd = -1, .volume = -1};
+    int disk = -1, reserve = -1, volume = -1, listener = -1;
     need(machine_mount_disk(options.disk_mib, &disk, &reserve), "mounting the disk");
     int agent = open("/init", O_RDONLY | O_CLOEXEC);
     need(agent < 0 ? -errno : 0, "opening /init");
@@ -49,14 +50,14 @@ void machine_run(int argc, char **argv)
     need(machine_raise_limits(), "raising the machine's limits");
     need(machine_door_open(&listener), "listening for the host");
     const char *step = "";
-    int r = machine_start_sandbox(&options, disk, volume, agent, &control, &pidfd, &step);
+    int r = machine_start_sandbox(&options, disk, volume, agent, &sandbox, &step);
     need(r, step);
     close_fd(&agent);
     close_fd(&disk);
-    const char *why = machine_door_serve(listener, control, pidfd, options.volume);
-    if (options.volume) {
-        machine_end_sandbox(pidfd);
-        need(machine_sync_volume(volume), "writing the session's volume");
+    const char *why = machine_door_serve(listener, &sandbox);
+    if (sandbox.volume >= 0) {
+        machine_end_sandbox(sandbox.pidfd);
+        need(machine_sync_volume(sandbox.volume), "writing the session's volume");
     }
     switch_off(why, 0);
 }

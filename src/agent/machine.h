@@ -7,8 +7,10 @@
 // code is therefore root of a user namespace only: it cannot load modules, open the disk, trace or signal this process, or make
 // a vsock socket (no filter lets it), and what it sees and may do is what it sees and may do on the container tier.
 //
-// A machine without a volume may become a template (proto/agent.proto): its clones wake up in machine_door.c, with a control
-// line that is broken, and are given an identity of their own (machine_identity.c) before anything else happens in them.
+// A machine without a volume or a line may become a template (proto/agent.proto): its clones wake up in machine_door.c, with a
+// control line that is broken, and are given an identity of their own (machine_identity.c) before anything else happens in
+// them. With it come the line and the volume of a clone that has them (machine_clone.c): its devices for these are there from
+// the template on, a network device that is down and in no sandbox, and a disk without a size.
 //
 // Order: modules -> disk -> a root without the initramfs, whose memory is freed -> the session's volume -> control groups ->
 // the door (before any guest code exists) -> the sandbox -> serving.  Any failure is one line on the console, and the machine
@@ -22,6 +24,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct machine_options {
     uint64_t memory_mib;  // what the sandbox may use; the machine has more, for its kernel
@@ -40,6 +43,16 @@ struct machine_identity {
     uint8_t boot_id[MACHINE_BOOT_ID];
     uint64_t wall_ns;
     char hostname[JAIL_HOSTNAME_MAX + 1];
+    struct guest_line line;  // of no kind: it has none
+    bool volume;
+};
+
+// What runs in the machine.
+struct machine_sandbox {
+    int control;  // the engine's end of the agent's control line
+    int pidfd;    // its first process, ...
+    pid_t pid;    // ... which is not waited for while the machine runs
+    int volume;   // the session's, as machine_mount_volume has it, or -1
 };
 
 // Whether the program was started by a kernel for this: the first argument is --vm.
@@ -62,8 +75,8 @@ int machine_load_modules(void);
 int machine_mount_disk(uint64_t disk_mib, int *ret_mount, int *ret_reserve);
 // What a sandbox sees of the volume: as on the container tier, neither lost+found nor anything else of the file system's own.
 #define MACHINE_VOLUME_DIR "workspace"
-// Mounts the session's volume, the disk /dev/vdb, in the machine's root, where nothing of the sandbox sees it; there is a
-// directory MACHINE_VOLUME_DIR in it.
+// Mounts the session's volume, the disk /dev/vdb, as soon as it has a size, in the machine's root, where nothing of the sandbox
+// sees it; there is a directory MACHINE_VOLUME_DIR in it.
 int machine_mount_volume(int *ret_volume);
 // Returns when all that was ever written to the volume is on the host's disk; nobody must be writing any more.
 int machine_sync_volume(int volume);
@@ -78,22 +91,28 @@ int machine_leave_initramfs(int disk);
 // Takes away limits that come from the machine's size.
 int machine_raise_limits(void);
 
-// Builds the sandbox over `disk`, with the directory of `volume` (-1: none) as its /workspace.  *ret_control: the engine's end
-// of the agent's control line, *ret_pidfd: its first process. `agent` is the agent's program.  On failure `ret_step` is a
-// sentence part.
-int machine_start_sandbox(const struct machine_options *options, int disk, int volume, int agent, int *ret_control,
-                          int *ret_pidfd, const char **ret_step);
+// Builds the sandbox over `disk`, with the directory of `volume` (-1: none) as its /workspace.  `agent` is the agent's program.
+// *ret_sandbox has `volume`, too.  On failure `ret_step` is a sentence part.
+int machine_start_sandbox(const struct machine_options *options, int disk, int volume, int agent,
+                          struct machine_sandbox *ret_sandbox, const char **ret_step);
+// The machine's network device becomes that of the process's network namespace, where it is down.
+int machine_move_line(pid_t pid);
+// A copy of a part of a mount, in which the ids are those of a user namespace.  A descriptor or a negative errno.
+int machine_map_mount(int mount, const char *part, int userns);
 // Kills all of it, and returns when none of it runs any more, or after a while.
 void machine_end_sandbox(int pidfd);
 
 // Makes a clone itself: randomness, wall clock, the sandbox's host name and boot id.  `pidfd`: the sandbox's first process;
 // `late_ns`: how old the host's clock is by now.  On failure `ret_step` is a sentence part.
 int machine_take_identity(const struct machine_identity *identity, uint64_t late_ns, int pidfd, const char **ret_step);
+// Gives the sandbox of a clone, which runs already, the line and the volume that its identity says it has; sandbox->volume is
+// set with the latter.  On failure `ret_step` is a sentence part.
+int machine_give_devices(const struct machine_identity *identity, struct machine_sandbox *sandbox, const char **ret_step);
 
 // A vsock socket that listens on AGENT_VSOCK_PORT.
 int machine_door_open(int *ret_listener);
-// Serves the host until the control connection or the sandbox ends: why, as a sentence part.  `volume`: the machine has one,
-// and is therefore never kept.
-const char *machine_door_serve(int listener, int control, int pidfd, bool volume);
+// Serves the host until the control connection or the sandbox ends: why, as a sentence part.  What a clone is given is in
+// *sandbox then.
+const char *machine_door_serve(int listener, struct machine_sandbox *sandbox);
 
 #endif

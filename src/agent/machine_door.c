@@ -8,9 +8,8 @@
 // the agent itself ends, or one of them breaks the framing.  serving -> (Prepare or Suspend went through) keepable: the end of
 // the control connection now means that this is a clone, as its reset always does; the host is called again -> nameless: the
 // first command must be Identity -> serving, with the agent told of a Suspend that Configure or Resume ends; keepable ->
-// (Configure or Resume) serving. A machine with a volume is never kept. A connection is
-// waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S; beyond that they are
-// closed.
+// (Configure or Resume) serving. A machine with a volume is never kept. A connection is waiting until its 8 bytes have come.
+// Limits: WAITING_MAX connections at once, each for WAITING_S; beyond that they are closed; CALL_S for a call to the host.
 #include "agent/machine.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
@@ -31,7 +30,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10 };
+enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10, CALL_S = 600 };
 
 struct door;
 
@@ -47,10 +46,10 @@ struct waiting {
 
 struct door {
     struct loop *loop;
-    int listener, agent, pidfd;
+    int listener;
+    struct machine_sandbox *sandbox;
     bool nameless;
     bool keepable;       // it may have been kept: the end of its line means that it is a clone
-    bool volume;         // it has one, and is never kept
     uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
     // What syncs; 0: nothing does.  `sync_asked`: the host that is there now waits for it.
@@ -75,6 +74,12 @@ int machine_door_open(int *ret_listener)
     return 0;
 }
 
+// It is never kept: others write to the volume meanwhile.
+static bool has_volume(const struct door *d)
+{
+    return d->sandbox->volume >= 0;
+}
+
 static void end(struct door *d, const char *why)
 {
     if (d->why == NULL)
@@ -82,17 +87,32 @@ static void end(struct door *d, const char *why)
     loop_stop(d->loop, 0);
 }
 
-static void identified(struct door *d, int error, const char *step)
+static void identified(struct door *d, const struct machine_identity *identity, int error, const char *step)
 {
     Sandbox__Agent__Identified identified = SANDBOX__AGENT__IDENTIFIED__INIT;
     identified.error_number = (uint32_t)-error;
     identified.message = error < 0 ? (char *)step : identified.message;
+    identified.line = error == 0 && identity->line.kind != 0;
+    identified.volume = error == 0 && identity->volume;
     Sandbox__Agent__Report answer = SANDBOX__AGENT__REPORT__INIT;
     answer.report_case = SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED;
     answer.identified = &identified;
     int r = stream_send(d->control, &answer);
     if (error < 0 || r < 0)
         end(d, error < 0 ? step : "the host does not take reports");
+}
+
+static int read_line(const Sandbox__Agent__Line *from, struct guest_line *to)
+{
+    enum { PREFIX_MAX = 32 };
+    if (from->host.len != sizeof to->address.host || from->guest.len != sizeof to->address.guest || from->prefix_bits == 0 ||
+        from->prefix_bits > PREFIX_MAX)
+        return -EINVAL;
+    *to = (struct guest_line){.kind = from->transparent ? JAIL_LINE_PROXY | JAIL_LINE_TRANSPARENT : JAIL_LINE_PROXY};
+    to->address.prefix = from->prefix_bits;
+    memcpy(to->address.host, from->host.data, sizeof to->address.host);
+    memcpy(to->address.guest, from->guest.data, sizeof to->address.guest);
+    return 0;
 }
 
 // 0, or -EINVAL for what no host sends.
@@ -105,6 +125,9 @@ static int read_identity(const Sandbox__Agent__Identity *from, struct machine_id
     memcpy(to->entropy, from->entropy.data, sizeof to->entropy);
     memcpy(to->boot_id, from->boot_id.data, sizeof to->boot_id);
     memcpy(to->hostname, from->hostname.data, from->hostname.len);
+    to->volume = from->volume;
+    if (from->line != NULL && read_line(from->line, &to->line) < 0)
+        return -EINVAL;
     return machine_hostname_good(to->hostname) ? 0 : -EINVAL;
 }
 
@@ -120,23 +143,25 @@ static int tell_agent(struct door *d)
     if (n > sizeof packed)
         return -EMSGSIZE;
     sandbox__agent__command__pack(&command, packed);
-    ssize_t sent = fdpass_send(d->agent, packed, n, NULL, 0);
+    ssize_t sent = fdpass_send(d->sandbox->control, packed, n, NULL, 0);
     return sent < 0 ? (int)sent : 0;
 }
 
 // The host stamps Identity when it takes the call: half of what has passed since the call is how old the stamp is.
 static void become(struct door *d, const Sandbox__Agent__Command *command)
 {
-    struct machine_identity identity;
+    struct machine_identity identity = {0};
     const char *step = "reading its identity";
     int r = command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY ? read_identity(command->identity, &identity)
                                                                                : -EPROTO;
     if (r == 0)
-        r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->pidfd, &step);
+        r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->sandbox->pidfd, &step);
+    if (r == 0)
+        r = machine_give_devices(&identity, d->sandbox, &step);
     if (r == 0 && (r = tell_agent(d)) < 0)
         step = "telling the agent";
     d->nameless = r < 0;
-    identified(d, r, step);
+    identified(d, &identity, r, step);
 }
 
 // ---- syncing ----
@@ -190,7 +215,7 @@ static void look_for_keeping(struct door *d, const Sandbox__Agent__Command *comm
 {
     if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PREPARE ||
         command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND)
-        d->keepable = !d->volume;
+        d->keepable = !has_volume(d);
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE ||
              command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME)
         d->keepable = false;
@@ -219,7 +244,7 @@ static void on_frame(void *arg, const uint8_t *body, size_t len)
     struct door *d = arg;
     if (!for_agent(d, body, len))
         return;
-    if (len == 0 || fdpass_send(d->agent, body, len, NULL, 0) < 0)
+    if (len == 0 || fdpass_send(d->sandbox->control, body, len, NULL, 0) < 0)
         end(d, "the agent does not take commands");
 }
 
@@ -235,7 +260,7 @@ static void on_control_end(void *arg, int reason)
 {
     struct door *d = arg;
     d->control = stream_free(d->control);
-    if (!d->keepable && (d->volume || !is_reset(reason))) {
+    if (!d->keepable && (has_volume(d) || !is_reset(reason))) {
         end(d, "the host ended the control line");
         return;
     }
@@ -250,7 +275,7 @@ static void on_report(void *arg, uint32_t events)
     (void)events;
     struct door *d = arg;
     static uint8_t packet[AGENT_CONTROL_MAX];
-    ssize_t n = fdpass_recv(d->agent, packet, sizeof packet, NULL, NULL);
+    ssize_t n = fdpass_recv(d->sandbox->control, packet, sizeof packet, NULL, NULL);
     if (n == -EAGAIN)
         return;
     if (n <= 0)
@@ -274,6 +299,11 @@ static int call(struct door *d)
     static const struct stream_limits limits = {.frame_max = AGENT_CONTROL_MAX, .queue_max = FRAME_HEAD + AGENT_CONTROL_MAX};
     cleanup_fd int fd = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_vm host = {.svm_family = AF_VSOCK, .svm_cid = VMADDR_CID_HOST, .svm_port = AGENT_VSOCK_PORT};
+    // A kernel gives up after two seconds, which a busy host may well take; how long a machine may take is the host's to say,
+    // and it ends one that takes longer.
+    const struct timeval patience = {.tv_sec = CALL_S};
+    if (fd >= 0)
+        setsockopt(fd, AF_VSOCK, SO_VM_SOCKETS_CONNECT_TIMEOUT, &patience, sizeof patience);
     d->called_ns = mono_ns();
     if (fd < 0 || connect(fd, (const struct sockaddr *)&host, sizeof host) < 0)
         return -errno;
@@ -308,7 +338,7 @@ static void hand_over(struct door *d, uint64_t id, int fd)
         return;
     sandbox__agent__command__pack(&command, packed);
     // An agent that does not read loses the line, which its host sees closed.
-    if (fdpass_send(d->agent, packed, n, &fd, 1) < 0)
+    if (fdpass_send(d->sandbox->control, packed, n, &fd, 1) < 0)
         report_ended(d, id);
 }
 
@@ -374,26 +404,26 @@ static void on_connection(void *arg, uint32_t events)
     await_id(d, &fd);
 }
 
-static int start(struct door *d, int pidfd)
+static int start(struct door *d)
 {
     int r = loop_new(&d->loop);
     if (r == 0)
         r = call(d);
-    if (r == 0 && fcntl(d->agent, F_SETFL, O_NONBLOCK) < 0)
+    if (r == 0 && fcntl(d->sandbox->control, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)
         r = watch_add(d->loop, d->listener, EPOLLIN, on_connection, d, &d->listener_watch);
     if (r == 0)
-        r = watch_add(d->loop, d->agent, EPOLLIN, on_report, d, &d->agent_watch);
-    return r == 0 ? watch_add(d->loop, pidfd, EPOLLIN, on_agent_gone, d, &d->pid_watch) : r;
+        r = watch_add(d->loop, d->sandbox->control, EPOLLIN, on_report, d, &d->agent_watch);
+    return r == 0 ? watch_add(d->loop, d->sandbox->pidfd, EPOLLIN, on_agent_gone, d, &d->pid_watch) : r;
 }
 
-const char *machine_door_serve(int listener, int control, int pidfd, bool volume)
+const char *machine_door_serve(int listener, struct machine_sandbox *sandbox)
 {
-    struct door d = {.listener = listener, .agent = control, .pidfd = pidfd, .volume = volume, .sync_fd = -1};
+    struct door d = {.listener = listener, .sandbox = sandbox, .sync_fd = -1};
     for (size_t i = 0; i < WAITING_MAX; i++)
         d.waiting[i].fd = -1;
-    int r = start(&d, pidfd);
+    int r = start(&d);
     if (r == 0)
         r = loop_run(d.loop);
     // Nothing is put away: the machine is switched off next.

@@ -26,6 +26,9 @@ int machine_raise_limits(void)
     } settings[] = {
         {"/proc/sys/kernel/pid_max", "4194304"},
         {"/proc/sys/kernel/threads-max", "262144"},
+        // Open files are memory that the control group counts.  The agent, which could not start a command without any left, is
+        // held by this number as the sandbox is.
+        {"/proc/sys/fs/file-max", "9223372036854775807"},
         // Memory is promised as freely as on a large host; the control group says when there is no more of it.
         {"/proc/sys/vm/overcommit_memory", "1"},
         // A kernel that is no longer right ends the machine, which the host sees.

@@ -111,10 +111,10 @@ static int map_ids(pid_t pid, int *ret_userns)
 }
 
 // The machine's network device is the sandbox's: nothing else in the machine has one.
-static int move_line(const struct start *s)
+int machine_move_line(pid_t pid)
 {
     char path[32];
-    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)s->pid);
+    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)pid);
     unsigned index = if_nametoindex(GUEST_LINE_DEVICE);
     if (index == 0)
         return -errno;
@@ -134,7 +134,7 @@ static int set_limits(struct start *s)
 }
 
 // A copy: an id map can only be put on a mount through which nothing is open for writing.
-static int mapped(int mount, const char *part, int userns)
+int machine_map_mount(int mount, const char *part, int userns)
 {
     cleanup_fd int copy = mount_clone(mount, part);
     if (copy < 0)
@@ -193,19 +193,19 @@ static int build(struct start *s)
     r = set_limits(s);
     if (r < 0)
         return failed(s, r, "setting the limits");
-    if (s->options->line.kind != 0 && (r = move_line(s)) < 0)
+    if (s->options->line.kind != 0 && (r = machine_move_line(s->pid)) < 0)
         return failed(s, r, "moving the network device into the sandbox");
-    cleanup_fd int root = mapped(s->disk, "", userns), volume = -1;
+    cleanup_fd int root = machine_map_mount(s->disk, "", userns), volume = -1;
     if (root < 0)
         return failed(s, root, "id-mapping the disk");
-    if (s->volume >= 0 && (volume = mapped(s->volume, MACHINE_VOLUME_DIR, userns)) < 0)
+    if (s->volume >= 0 && (volume = machine_map_mount(s->volume, MACHINE_VOLUME_DIR, userns)) < 0)
         return failed(s, volume, "id-mapping the volume");
     r = send_order(s, root, volume);
     return r < 0 ? failed(s, r, "passing descriptors") : await(s);
 }
 
-int machine_start_sandbox(const struct machine_options *options, int disk, int volume, int agent, int *ret_control,
-                          int *ret_pidfd, const char **ret_step)
+int machine_start_sandbox(const struct machine_options *options, int disk, int volume, int agent,
+                          struct machine_sandbox *ret_sandbox, const char **ret_step)
 {
     struct start s = {.options = options, .disk = disk, .volume = volume, .agent = agent, .step = "making cgroups"};
     int control[2], line[2];
@@ -228,8 +228,8 @@ int machine_start_sandbox(const struct machine_options *options, int disk, int v
     *ret_step = s.step;
     if (r < 0)
         return r;
-    *ret_control = take_fd(&ours);
-    *ret_pidfd = take_fd(&pidfd);
+    *ret_sandbox =
+        (struct machine_sandbox){.control = take_fd(&ours), .pidfd = take_fd(&pidfd), .pid = s.pid, .volume = volume};
     return 0;
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVENT_TEXT_MAX = 512 * 1024 };  // 64 KiB of output, each byte of which may be six characters
+enum { EVENT_TEXT_MAX = 1024 * 1024 };  // 64 KiB of output, each byte of which may be six characters; or a trace
 
 // ---- the ring ----
 
@@ -185,6 +185,55 @@ void events_dropped(struct exec_job *job, uint64_t bytes)
     add(job, "dropped", &data);
 }
 
+static void put_call(struct json_out *j, const sandbox_grant_call_t *c)
+{
+    json_open(j, NULL, '{');
+    json_u64(j, "sequence", c->sequence);
+    json_str(j, "method", c->method);
+    json_str(j, "route", c->route);
+    json_u64(j, "status", c->status);
+    json_bool(j, "delivered", c->delivered);
+    json_u64(j, "request_bytes", c->request_bytes);
+    json_u64(j, "response_bytes", c->response_bytes);
+    json_u64(j, "latency_us", c->latency_us);
+    json_close(j, '}');
+}
+
+static void put_finding(struct json_out *j, const sandbox_grant_finding_t *f)
+{
+    json_open(j, NULL, '{');
+    json_str(j, "pattern", f->pattern);
+    json_str(j, "severity", f->severity);
+    json_str(j, "remedy", f->remedy);
+    json_str(j, "method", f->method);
+    json_str(j, "route", f->route);
+    json_str(j, "suggested_method", f->suggested_method);
+    json_str(j, "suggested_route", f->suggested_route);
+    json_bool(j, "at_least", f->at_least);
+    json_str(j, "detail", f->detail);
+    json_close(j, '}');
+}
+
+static void put_trace(struct json_out *j, const sandbox_grant_trace_t *t)
+{
+    json_open(j, "grant", '{');
+    json_str(j, "profile", t->profile);
+    json_bool(j, "lost", t->lost);
+    json_u64(j, "attempts", t->attempts);
+    json_u64(j, "denied", t->denied);
+    json_u64(j, "shed", t->shed);
+    json_u64(j, "dropped", t->dropped);
+    json_open(j, "calls", '[');
+    for (size_t i = 0; i < t->call_count; i++)
+        put_call(j, &t->call[i]);
+    json_close(j, ']');
+    json_open(j, "advice", '[');
+    for (size_t i = 0; i < t->finding_count; i++)
+        put_finding(j, &t->finding[i]);
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
 void result_put(struct json_out *j, const struct exec_job *job)
 {
     const sandbox_exec_result_t *r = &job->result;
@@ -196,6 +245,9 @@ void result_put(struct json_out *j, const struct exec_job *job)
     json_bool(j, "oom_killed", r->oom_killed);
     snprintf(ms, sizeof ms, "%" PRIu64 ".%03u", r->duration_us / 1000, (unsigned)(r->duration_us % 1000));
     json_raw(j, "duration_ms", ms);
+    json_str(j, "isolation", sandbox_isolation_name((sandbox_isolation_t)r->isolation));
+    if (job->trace != NULL)
+        put_trace(j, job->trace);
 }
 
 void events_end(struct exec_job *job)

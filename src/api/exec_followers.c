@@ -29,7 +29,7 @@ static void kill_if_unwanted(struct exec_job *job)
         return;
     if (job->state == JOB_RUNNING)
         job->api->metrics->execs_killed++;
-    if (job->state == JOB_STARTING)
+    if (job->state == JOB_STARTING || job->state == JOB_TRACING)
         job->abandoned = true;  // its end frees it
     else
         exec_job_free(job);  // the end of its stream kills the command

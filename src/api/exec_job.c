@@ -37,6 +37,9 @@ struct exec_job *exec_job_new(struct api *api, struct session *s, struct exec_re
     job->keyed = keyed;
     job->request = *request;
     job->events = request->stream || request->detach;
+    // The listener that asks for nothing knows nobody.
+    if (job->request.spec.grant_profile != NULL)
+        job->request.spec.principal = strcmp(s->owner, PRINCIPAL_OF_NOBODY) == 0 ? "" : s->owner;
     *request = (struct exec_request){0};
     job->use = (struct use){.ready = on_ready, .cancel = on_cancel};
     job->head[0] = job->head[1] = BUF_INIT(HEAD_BYTES_MAX);
@@ -86,6 +89,7 @@ void exec_job_free(struct exec_job *job)
     drop_heads(job);
     TAILQ_REMOVE(&job->session->execs, job, link);
     exec_request_free(&job->request);
+    sandbox_grant_trace_free(job->trace);
     free(job);
 }
 
@@ -165,6 +169,8 @@ static void end_with_error(struct exec_job *job, sandbox_error_t error, const ch
 static void on_cancel(struct use *use)
 {
     struct exec_job *job = job_of(use);
+    if (job->state == JOB_TRACING)
+        return;  // a worker has it, and it ends next
     struct session_end why = session_end_of(job->session);
     if (job->state == JOB_STARTING) {
         // A worker has it, whose end frees it; who waits for it is told now.
@@ -175,6 +181,54 @@ static void on_cancel(struct use *use)
     } else if (job->state != JOB_ENDED) {
         end_failed(job, 503, why.code, why.text);
     }
+}
+
+// ---- what its grant was used for ----
+
+struct tracing {
+    struct job job;  // first
+    struct exec_job *exec;
+    sandbox_handle_t *handle;
+    uint32_t grant_id;
+    sandbox_grant_trace_t *trace;
+};
+
+static void run_tracing(struct job *job)
+{
+    struct tracing *t = (struct tracing *)job;
+    sandbox_grant_trace(t->handle, t->grant_id, &t->trace);
+}
+
+static void end_tracing(struct job *done, bool ran)
+{
+    struct tracing *t = (struct tracing *)done;
+    struct exec_job *job = t->exec;
+    if (!ran) {
+        sandbox_grant_trace_free(t->trace);
+    } else {
+        job->trace = t->trace;
+        if (job->abandoned)
+            exec_job_free(job);
+        else
+            end(job);
+    }
+    free(t);
+}
+
+static void end_with_trace(struct exec_job *job)
+{
+    struct tracing *t = job->result.grant_id != 0 ? malloc(sizeof *t) : NULL;
+    if (t == NULL) {
+        end(job);
+        return;
+    }
+    *t = (struct tracing){.job = {.run = run_tracing, .finish = end_tracing},
+                          .exec = job,
+                          .handle = job->use.guest->handle,
+                          .grant_id = job->result.grant_id};
+    stop_reading(job);
+    job->state = JOB_TRACING;
+    workers_submit(job->api->lanes[LANE_CALLS], &t->job);
 }
 
 // ---- output ----
@@ -230,7 +284,8 @@ static bool take_event(struct exec_job *job)
     case SANDBOX_EVENT_EXIT:
         job->result = *e.result;
         job->result.out = job->result.err = NULL;  // the stream's
-        end(job);
+        job->result.grant_id = sandbox_stream_grant_id(job->stream);
+        end_with_trace(job);
         return false;
     default:
         return e.type != SANDBOX_EVENT_NONE;
@@ -337,7 +392,11 @@ static void end_launch(struct job *done, bool ran)
     } else {
         if (l->error == SANDBOX_ERR_DAEMON_UNREACHABLE)
             engine_link_suspect(job->api->engine);
-        end_with_error(job, l->error, l->text);
+        // Of whom it is for, the caller; anything else of the kind would be this program's fault.
+        if (l->error == SANDBOX_ERR_PERMISSION_DENIED && job->request.spec.grant_profile != NULL)
+            end_failed(job, 403, "grant_denied", l->text);
+        else
+            end_with_error(job, l->error, l->text);
     }
     free(l);
 }
@@ -384,8 +443,8 @@ static void run_killing(struct job *job)
 static void end_killing(struct job *job, bool ran)
 {
     struct killing *k = (struct killing *)job;
-    if (ran)
-        use_end(&k->use);
+    (void)ran;
+    use_end(&k->use);
     free(k);
 }
 

@@ -1,7 +1,8 @@
 // A command of a session, from its request to its end, and who follows it.
 //
 // States: waiting (for the session's sandbox) -> starting (a worker asks the engine) -> running -> ended; whatever fails before
-// the command runs ends it with an error, which is a status.
+// the command runs ends it with an error, which is a status.  With a grant it is: running -> tracing (a worker asks the engine
+// what the grant was used for) -> ended.  The grant is the session's owner's; who was not authenticated has none.
 //
 // Two kinds.  A job in one piece collects the heads of its output and answers with one JSON object.  A job of events makes an
 // event of each piece of output, with a number that only grows, as it comes; followers are sent them as fast as each takes
@@ -34,7 +35,7 @@ enum {
     EVENTS_IN_A_TURN = 32,
 };
 
-enum job_state { JOB_WAITING, JOB_STARTING, JOB_RUNNING, JOB_ENDED };
+enum job_state { JOB_WAITING, JOB_STARTING, JOB_RUNNING, JOB_TRACING, JOB_ENDED };
 
 struct exec_event {
     TAILQ_ENTRY(exec_event) link;
@@ -93,6 +94,7 @@ struct exec_job {
     char code[32];
     char message[384];
     sandbox_exec_result_t result;
+    sandbox_grant_trace_t *trace;  // NULL: it had no grant, or nothing is known of it
 };
 
 // ---- exec_job.c ----

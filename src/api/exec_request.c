@@ -63,8 +63,11 @@ static void take_all(struct exec_request *r)
     take_encoding(r, json_in_text(in, "output_encoding", 60));
     const char *plain = json_in_text(in, "stdin", SIZE_MAX);
     take_stdin(r, plain, json_in_text(in, "stdin_base64", SIZE_MAX));
-    if (json_in_text(in, "grant_profile", 127) != NULL)
-        json_in_fault(in, "grant_profile cannot be honoured: this engine has no grants; leave it out");
+    r->spec.grant_profile = json_in_text(in, "grant_profile", GRANT_PROFILE_BYTES_MAX);
+    if (r->spec.grant_profile != NULL && r->spec.grant_profile[0] == '\0')
+        json_in_fault(in, "grant_profile is empty: name a profile, or leave it out");
+    if (r->spec.grant_profile != NULL && r->detach)
+        json_in_fault(in, "grant_profile cannot be honoured with detach: the command would outlive its call");
 }
 
 int exec_request_read(struct exec_request *r, const char *body, size_t n, struct err *err)

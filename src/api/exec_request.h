@@ -13,6 +13,7 @@ enum {
     EXEC_ARGUMENTS_MAX = 4096,
     EXEC_ENV_MAX = 256,
     EXEC_CWD_MAX = 4095,
+    GRANT_PROFILE_BYTES_MAX = 128,
 };
 
 struct exec_request {

@@ -190,6 +190,7 @@ void op_file_get(struct call *call, const char *body, size_t n)
     struct get_op *o = file_op_new(call, sizeof *o, run, done, &s);
     if (o == NULL)
         return;
+    o->s.op.discard = file_stream_discard;
     struct query_param path = {.name = "path", .value = o->s.op.path, .size = sizeof o->s.op.path, .required = true};
     if (!query_read(call, &path, 1)) {
         free(o);

@@ -57,6 +57,9 @@ static void end_job(struct job *job, bool ran)
     struct session *s = op->use.session;
     op->running = false;
     if (!ran) {
+        if (op->discard != NULL)
+            op->discard(op);
+        use_end(&op->use);
         free(op);
     } else if (op->gone && !op->tried_again && op->call != NULL) {
         // Its sandbox had ended before it began: it gets another one.
@@ -150,6 +153,11 @@ static void stop_reading(struct file_stream *s)
     s->readable = NULL;
     sandbox_stream_free(s->stream);
     s->stream = NULL;
+}
+
+void file_stream_discard(struct file_op *op)
+{
+    stop_reading((struct file_stream *)op);
 }
 
 void file_stream_free(struct file_op *op)

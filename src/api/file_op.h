@@ -19,6 +19,7 @@ struct file_op {
     // On the loop, with error, or the answer; frees op with file_op_free, now or later.
     void (*done)(struct file_op *op);
     void (*gone_fn)(struct file_op *op);  // the client went, or the session is closed, after `done`
+    void (*discard)(struct file_op *op);  // may be NULL: `done` will not be called, and what `run` made is to be freed
     bool running;                         // between submit and finish
 };
 
@@ -47,6 +48,8 @@ struct call *file_op_take_call(struct file_op *op);
 bool file_stream_begin(struct file_op *op, const struct http_exchange_ops *ops, event_callback_fn on_readable);
 // For ops->on_gone.
 void file_stream_on_gone(void *arg);
+// For op->discard.
+void file_stream_discard(struct file_op *op);
 // Ends it, with nothing more said.
 void file_stream_free(struct file_op *op);
 // Ends it with that error, or, where the answer has begun, by breaking that off.

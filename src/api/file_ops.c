@@ -108,6 +108,11 @@ static sandbox_error_t run_ls(struct file_op *op)
     return sandbox_list_dir(op->handle, op->path, &o->entries, &o->count, &o->truncated);
 }
 
+static void discard_ls(struct file_op *op)
+{
+    free(((struct ls_op *)op)->entries);
+}
+
 static void put_entry(struct json_out *j, const sandbox_dirent_t *e)
 {
     size_t n = strlen(e->name);
@@ -157,6 +162,7 @@ void op_ls(struct call *call, const char *body, size_t n)
     struct ls_op *o = file_op_new(call, sizeof *o, run_ls, done_ls, &s);
     if (o == NULL)
         return;
+    o->op.discard = discard_ls;
     if (read_path(call, &o->op, NULL))
         file_op_begin(&o->op, call, s);
     else

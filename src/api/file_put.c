@@ -103,6 +103,7 @@ void op_file_put(struct call *call, const char *body, size_t n)
     struct put_op *o = file_op_new(call, sizeof *o, run, done, &s);
     if (o == NULL)
         return;
+    o->s.op.discard = file_stream_discard;
     if (!read_params(call, o)) {
         free(o);
         return;

@@ -22,6 +22,7 @@
 enum {
     DRAIN_LOOK_US = 20000,
     DRAIN_LAST_S = 2,  // behind drain_ms, for the last answers to be taken
+    STOP_MOST_S = 5,   // behind that, for threads to come back from an engine that does not answer
 };
 #define DEFAULT_TOKENS "/etc/sandbox-engine/api-tokens.conf"
 
@@ -260,6 +261,23 @@ static void stop(struct api *api, struct parts *parts)
     libevent_global_shutdown();
 }
 
+static int forced_exit_code;
+
+static void on_stop_over(int number)
+{
+    (void)number;
+    _exit(forced_exit_code);
+}
+
+// Threads may be waiting for an engine that says nothing.  All that is left to do is to free memory and to let go of sandboxes,
+// which end with the connections anyway.
+static void bound_stop(int exit_code)
+{
+    forced_exit_code = exit_code;
+    signal(SIGALRM, on_stop_over);
+    alarm(STOP_MOST_S);
+}
+
 static int serve(struct api *api)
 {
     struct parts parts = {0};
@@ -274,6 +292,7 @@ static int serve(struct api *api)
     } else {
         fprintf(stderr, "sandbox-api: %s\n", err.text);
     }
+    bound_stop(r < 0 ? EXIT_FAILURE : api->exit_code);
     stop(api, &parts);
     return r < 0 ? EXIT_FAILURE : api->exit_code;
 }

@@ -149,7 +149,7 @@ static bool authenticate(struct call *call)
         snprintf(p->name, sizeof p->name, "uid:%u", call->x->peer->uid);
         return true;
     case AUTH_NONE:
-        strcpy(p->name, "local");
+        strcpy(p->name, PRINCIPAL_OF_NOBODY);
         if (comes_from_here(call))
             return true;
         reply_error(call, 403, "forbidden", "this listener answers only to loopback names, and to no other origin");

@@ -43,6 +43,9 @@ struct dialect {
     void (*put_error)(struct buf *out, unsigned status, const char *code, const char *message);
 };
 
+// Of a listener that asks for nothing.
+#define PRINCIPAL_OF_NOBODY "local"
+
 struct principal {
     char name[PRINCIPAL_TEXT_MAX + 1];  // "uid:1000", or the token's entry
     uint64_t max_sessions;

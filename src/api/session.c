@@ -128,10 +128,18 @@ struct session *session_new(struct sessions *all, const char *owner, const char 
     return s;
 }
 
+static void tell_gone(struct gone_waiters *waiters)
+{
+    struct gone_waiter *w;
+    while ((w = TAILQ_FIRST(waiters)) != NULL) {
+        TAILQ_REMOVE(waiters, w, link);
+        w->gone(w);
+    }
+}
+
 void session_remove(struct session *s)
 {
     struct sessions *all = s->all;
-    struct gone_waiter *w;
     exec_jobs_forget(s);
     LIST_REMOVE(s, bucket);
     TAILQ_REMOVE(&all->list, s, link);
@@ -141,10 +149,7 @@ void session_remove(struct session *s)
     log_info("session_gone", log_str("session", s->id), log_str("principal", s->owner));
     session_spec_free(&s->spec);
     free(s);
-    while ((w = TAILQ_FIRST(&waiters)) != NULL) {
-        TAILQ_REMOVE(&waiters, w, link);
-        w->gone(w);
-    }
+    tell_gone(&waiters);
 }
 
 // ---- uses ----
@@ -390,8 +395,12 @@ struct sessions *sessions_free(struct sessions *all)
     if (all == NULL)
         return NULL;
     struct session *s;
+    all->ending = true;
     while ((s = TAILQ_FIRST(&all->list)) != NULL) {
         TAILQ_REMOVE(&all->list, s, link);
+        // Whoever still waits is told, though nobody hears it any more: what waits is theirs to free.
+        session_fail_all(s, SANDBOX_ERR_GUEST_UNAVAILABLE, session_end_of(s).text);
+        tell_gone(&s->gone_waiters);
         exec_jobs_forget(s);
         if (s->guest != NULL) {
             sandbox_destroy(s->guest->handle);

@@ -371,7 +371,7 @@ void op_session_create(struct call *call, const char *body, size_t n)
     if (r == 0) {
         read_wish(&in, &w);
         if (json_in_has(&in, "grant_profile") && json_in_text(&in, "grant_profile", 127) != NULL)
-            json_in_fault(&in, "grant_profile cannot be honoured: this engine has no grants; leave it out");
+            json_in_fault(&in, "grant_profile cannot be honoured here: commands have grants; give it to exec");
         r = json_in_close(&in, &err);
     }
     if (r < 0)

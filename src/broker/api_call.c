@@ -91,7 +91,9 @@ enum api_refusal api_call_begin(struct grant *g, struct api_call **ret)
 {
     struct broker *b = g->broker;
     enum api_refusal why = API_FINE;
-    if (g->in_flight >= GRANT_IN_FLIGHT_MAX || b->grant_calls >= b->config.grant_calls)
+    if (g->ended)
+        why = API_ENDED;
+    else if (g->in_flight >= GRANT_IN_FLIGHT_MAX || b->grant_calls >= b->config.grant_calls)
         why = API_CAPACITY;
     else if (g->attempts++ >= g->profile->max_calls)
         why = API_BUDGET;

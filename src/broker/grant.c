@@ -43,7 +43,8 @@ bool grant_overlaps(const struct broker *b, uint32_t sandbox_id, const struct ho
 {
     struct grant *g;
     LIST_FOREACH(g, &b->grant_list->all, all)
-    if (g->sandbox_id == sandbox_id && decide_overlaps(policy, b->credentials, &g->profile->host, g->profile->port))
+    if (!g->ended && g->sandbox_id == sandbox_id &&
+        decide_overlaps(policy, b->credentials, &g->profile->host, g->profile->port))
         return true;
     return false;
 }
@@ -241,17 +242,42 @@ void grant_note(struct grant *g, const struct grant_note *note)
 
 // ---- the end ----
 
-void grant_close(struct grant *g, struct buf *trace)
+// Its authority: what is under way is cut off.
+static void end_authority(struct grant *g)
 {
     struct broker *b = g->broker;
-    if (g->line != NULL)
-        api_line_lend(g->line, NULL);
+    g->ended = true;
     struct api_call *call;
     while ((call = LIST_FIRST(&g->calls)) != NULL)
         api_call_grant_ended(call);
     if (b->guard != NULL)
         guard_grant_ended(b->guard, g);
     pool_drop_serial(b->pool, g->serial);
+    if (g->bearer.data != NULL)
+        explicit_bzero(g->bearer.data, g->bearer.allocated);
+}
+
+void grants_overtaken(struct broker *b)
+{
+    struct grant *g;
+    LIST_FOREACH(g, &b->grant_list->all, all)
+    {
+        const struct host_policy *policy = g->ended ? NULL : sandbox_policy(b, g->sandbox_id);
+        if (policy == NULL || !decide_overlaps(policy, b->credentials, &g->profile->host, g->profile->port))
+            continue;
+        end_authority(g);
+        log_warn("grant_overtaken", log_u64("sandbox_id", g->sandbox_id), log_u64("grant_id", g->grant_id),
+                 log_str("run", g->run), log_str("profile", g->profile->name),
+                 log_str("reason", "the sandbox's egress policy leads to this origin, and a credential is on file now"));
+    }
+}
+
+void grant_close(struct grant *g, struct buf *trace)
+{
+    struct broker *b = g->broker;
+    if (g->line != NULL)
+        api_line_lend(g->line, NULL);
+    end_authority(g);
     LIST_REMOVE(g, all);
     b->grant_list->n--;
     grant_report(g, trace);

@@ -54,6 +54,7 @@ struct grant {
     unsigned in_flight, refusals_logged;
     unsigned rows;
     struct grant_note row[GRANT_ROWS_MAX];
+    bool ended;  // its authority is over, and the engine does not know yet
     struct breaker breaker;
     struct route_caps *caps, *own_caps;  // own_caps: a remote one's
     unsigned *counter;                   // of each cap of the profile
@@ -80,6 +81,10 @@ struct grant *grant_find(const struct broker *b, uint32_t sandbox_id, uint32_t g
 struct grant *grant_find_token(const struct broker *b, const uint8_t hash[static GRANT_TOKEN_HASH]);
 // Whether a grant of this sandbox's is on an origin that `policy` leads to with a credential on file.
 bool grant_overlaps(const struct broker *b, uint32_t sandbox_id, const struct host_policy *policy);
+
+// Credentials have been read anew: ends the authority of each grant whose sandbox now has a wide way to the same origin.  The
+// engine closes it in its time, and gets the trace.
+void grants_overtaken(struct broker *b);
 
 // What stands behind "Authorization: Bearer", of a profile with a token.  One that is about to expire is made anew; NULL if
 // that fails.

@@ -61,7 +61,7 @@ static int complain(struct err *err, const char *setting, const char *value)
     return err_set(err, -EINVAL, "%s \"%.150s\" cannot be used: %s", setting, value, why != NULL ? why : "it is not PEM");
 }
 
-static int make_tls(const struct config *config, SSL_CTX **ret, struct err *err)
+int guard_read_tls(const struct config *config, SSL_CTX **ret, struct err *err)
 {
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     if (ctx == NULL)
@@ -79,6 +79,12 @@ static int make_tls(const struct config *config, SSL_CTX **ret, struct err *err)
     else
         *ret = ctx;
     return r;
+}
+
+void guard_use(struct guard *g, SSL_CTX *tls)
+{
+    SSL_CTX_free(g->tls);  // connections keep theirs
+    g->tls = tls;
 }
 
 static int read_address(const char *text, struct sockaddr_storage *ret, socklen_t *ret_n, struct err *err)
@@ -129,7 +135,7 @@ int guard_new(struct broker *b, struct guard **ret, struct err *err)
     g->fd = -1;
     int r = guard_url_parse(b->config.guard_url, &g->url, err);
     if (r == 0)
-        r = make_tls(&b->config, &g->tls, err);
+        r = guard_read_tls(&b->config, &g->tls, err);
     if (r == 0)
         r = listen_on(b->config.guard_listen, &g->fd, err);
     if (r == 0) {

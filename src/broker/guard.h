@@ -55,6 +55,11 @@ struct guard {
 
 // Listens as the configuration says.  0, or a negative errno with a sentence.
 int guard_new(struct broker *b, struct guard **ret, struct err *err);
+// Its certificate and key, as the configuration names them.  *ret is for guard_use or SSL_CTX_free.  0, or a negative errno
+// with a sentence.
+int guard_read_tls(const struct config *config, SSL_CTX **ret, struct err *err);
+// For connections from now on; takes over `tls`.
+void guard_use(struct guard *g, SSL_CTX *tls);
 // NULL is fine; returns NULL.
 struct guard *guard_free(struct guard *g);
 

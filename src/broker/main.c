@@ -48,7 +48,7 @@ static void print_help(void)
         "  --version         print the version and exit\n"
         "  --help            print this and exit\n"
         "\n"
-        "SIGHUP: read credentials and profiles again.  SIGTERM, SIGINT: stop.\n"
+        "SIGHUP: read credentials, profiles and the guard's certificate again.  SIGTERM, SIGINT: stop.\n"
         "\n"
         "Settings, also as variables SANDBOX_BROKER_ and the name in capitals:\n",
         EXIT_CONFIG);
@@ -100,6 +100,7 @@ struct reread {
 
 struct files {
     struct reread credentials, grants;
+    int guard_certificate, guard_key;  // their folders, which stay readable; -1: there is no guard
     struct broker *broker;
 };
 
@@ -117,10 +118,34 @@ static int open_folder(const char *setting, struct reread *file, struct err *err
     return 0;
 }
 
+// Where the file is that the setting leads to: what renews certificates often leaves links.
+static int open_real_folder(const char *setting, int *ret_fd, struct err *err)
+{
+    cleanup_free char *path = realpath(setting, NULL);
+    *ret_fd = path != NULL ? open(dirname(path), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (path != NULL && *ret_fd < 0)
+        return err_set(err, -errno, "the folder of \"%.200s\" cannot be opened: %s", setting, strerror(errno));
+    return 0;  // one that is not there is complained of when it is read
+}
+
 static int open_folders(const struct config *config, struct files *files, struct err *err)
 {
     int r = open_folder(config->credentials, &files->credentials, err);
-    return r == 0 ? open_folder(config->grants, &files->grants, err) : r;
+    if (r == 0)
+        r = open_folder(config->grants, &files->grants, err);
+    if (r == 0 && config->guard_listen[0] != '\0')
+        r = open_real_folder(config->guard_certificate, &files->guard_certificate, err);
+    if (r == 0 && config->guard_listen[0] != '\0')
+        r = open_real_folder(config->guard_key, &files->guard_key, err);
+    return r;
+}
+
+static void close_folders(struct files *files)
+{
+    close_fd(&files->credentials.dir);
+    close_fd(&files->grants.dir);
+    close_fd(&files->guard_certificate);
+    close_fd(&files->guard_key);
 }
 
 static int read_credentials(const struct reread *file, struct credentials **ret, struct err *err)
@@ -168,10 +193,13 @@ static void on_reload(evutil_socket_t signal, short what, void *arg)
     struct broker *b = files->broker;
     struct credentials *credentials;
     struct grants *grants;
+    SSL_CTX *guard = NULL;
     struct err err;
     (void)signal;
     (void)what;
-    if (read_files(files, &credentials, &grants, &err) < 0) {
+    if ((b->guard != NULL && guard_read_tls(&b->config, &guard, &err) < 0) ||
+        read_files(files, &credentials, &grants, &err) < 0) {
+        SSL_CTX_free(guard);
         b->metrics.reloads_failed++;
         log_error("reload_failed", log_str("error", err.text), log_str("kept", "what was read before"));
         return;
@@ -180,9 +208,12 @@ static void on_reload(evutil_socket_t signal, short what, void *arg)
     grants_unref(b->grants);
     b->credentials = credentials;
     b->grants = grants;
+    if (b->guard != NULL)
+        guard_use(b->guard, guard);
     b->metrics.reloads++;
     log_info("reloaded", log_u64("credentials", credentials_count(credentials)), log_u64("profiles", grants_count(grants)));
     warn_open_profiles(grants);
+    grants_overtaken(b);
 }
 
 static void on_stop(evutil_socket_t signal, short what, void *arg)
@@ -273,7 +304,8 @@ static void stop(struct broker *b, struct parts *parts)
 static int serve(struct broker *b, const struct files *files, struct err *err)
 {
     struct confined confined = {0};
-    const int folders[CONFINE_FOLDERS] = {files->credentials.dir, files->grants.dir};
+    const int folders[CONFINE_FOLDERS] = {files->credentials.dir, files->grants.dir, files->guard_certificate,
+                                          files->guard_key};
     int r = confine(folders, &confined);
     if (r < 0)
         return err_set(err, r, "it cannot be confined: %s", strerror(-r));
@@ -310,7 +342,7 @@ static int run_check_route(const struct config *config, int argc, char **argv)
 int main(int argc, char **argv)
 {
     static struct broker broker;
-    struct files files = {.credentials.dir = -1, .grants.dir = -1, .broker = &broker};
+    struct files files = {.credentials.dir = -1, .grants.dir = -1, .guard_certificate = -1, .guard_key = -1, .broker = &broker};
     struct parts parts = {0};
     struct err err;
     bool check_only = false;
@@ -344,7 +376,6 @@ int main(int argc, char **argv)
     else
         log_info("stopped");
     stop(&broker, &parts);
-    close_fd(&files.credentials.dir);
-    close_fd(&files.grants.dir);
+    close_folders(&files);
     return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -62,11 +62,39 @@ void line_created(const sandbox_handle_t *sandbox, const char *template_name, do
 
 void line_exec(unsigned index, int exit_code, const sandbox_exec_result_t *r)
 {
-    put_line(json_pack("{s:s, s:i, s:i, s:i, s:b, s:b, s:b, s:b, s:f, s:I, s:I}", "event", "exec", "index", (int)index,
+    put_line(json_pack("{s:s, s:i, s:i, s:i, s:b, s:b, s:b, s:b, s:f, s:I, s:I, s:s}", "event", "exec", "index", (int)index,
                        "exit_code", exit_code, "term_signal", (int)r->term_signal, "timed_out", (int)r->timed_out,
                        "output_truncated", (int)r->output_truncated, "output_limit_hit", (int)r->output_limit_hit, "oom_killed",
                        (int)r->oom_killed, "duration_ms", rounded((double)r->duration_us / 1000), "stdout_bytes",
-                       (json_int_t)r->out_total, "stderr_bytes", (json_int_t)r->err_total));
+                       (json_int_t)r->out_total, "stderr_bytes", (json_int_t)r->err_total, "isolation",
+                       sandbox_isolation_name((sandbox_isolation_t)r->isolation)));
+}
+
+static json_t *json_of_call(const sandbox_grant_call_t *c)
+{
+    return json_pack("{s:I, s:s, s:s, s:I, s:b, s:I, s:I, s:f}", "sequence", (json_int_t)c->sequence, "method", c->method,
+                     "route", c->route, "status", (json_int_t)c->status, "delivered", (int)c->delivered, "request_bytes",
+                     (json_int_t)c->request_bytes, "response_bytes", (json_int_t)c->response_bytes, "latency_ms",
+                     rounded((double)c->latency_us / 1000));
+}
+
+static json_t *json_of_finding(const sandbox_grant_finding_t *f)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:s}", "pattern", f->pattern, "severity", f->severity, "remedy",
+                     f->remedy, "method", f->method, "route", f->route, "suggested_method", f->suggested_method,
+                     "suggested_route", f->suggested_route, "at_least", (int)f->at_least, "detail", f->detail);
+}
+
+void line_grant(const sandbox_grant_trace_t *t)
+{
+    json_t *calls = json_array(), *advice = json_array();
+    for (size_t i = 0; i < t->call_count; i++)
+        json_array_append_new(calls, json_of_call(&t->call[i]));
+    for (size_t i = 0; i < t->finding_count; i++)
+        json_array_append_new(advice, json_of_finding(&t->finding[i]));
+    put_line(json_pack("{s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:o, s:o}", "event", "grant", "profile", t->profile, "lost",
+                       (int)t->lost, "attempts", (json_int_t)t->attempts, "denied", (json_int_t)t->denied, "shed",
+                       (json_int_t)t->shed, "dropped", (json_int_t)t->dropped, "calls", calls, "advice", advice));
 }
 
 void line_destroyed(uint32_t sandbox_id, double held_ms)

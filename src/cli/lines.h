@@ -10,6 +10,8 @@
 void line_created(const sandbox_handle_t *sandbox, const char *template_name, double create_ms);
 // {"event":"exec",...}.  `exit_code` is what the script adds to the program's exit status.
 void line_exec(unsigned index, int exit_code, const sandbox_exec_result_t *result);
+// {"event":"grant",...}: what the sandbox's grant was used for.
+void line_grant(const sandbox_grant_trace_t *trace);
 // {"event":"destroyed",...}.
 void line_destroyed(uint32_t sandbox_id, double held_ms);
 

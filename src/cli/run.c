@@ -43,6 +43,8 @@ static const char help[] =
     "  --session-key KEY      keep /workspace under this name across runs\n"
     "  --egress HOST[:PORT]   the sandbox may reach this host, through the broker; up to 16 times; *.example.org matches\n"
     "                         subdomains.  Proxy variables are set in it\n"
+    "  --grant PROFILE        the scripts may call the routes of this profile, through $HOST_API_SOCKET, until the last\n"
+    "                         has ended; what they called is the line {\"event\":\"grant\",...}\n"
     "  --no-egress            it may reach nothing; without either, the engine's policy applies\n"
     "  --wait MS              how long to wait for a sandbox if none is free (default 5000)\n"
     "  --socket PATH          the engine's socket (default $SANDBOX_SOCKET, else " SANDBOX_DEFAULT_SOCKET ")\n"
@@ -81,6 +83,17 @@ static int hold(const struct command *command, sandbox_handle_t *sandbox)
     return CLI_OK;
 }
 
+// What the sandbox's grant was used for; it ends with this.
+static void show_grant(sandbox_handle_t *sandbox)
+{
+    sandbox_grant_trace_t *trace = NULL;
+    if (sandbox_grant_id(sandbox) == 0 || output_error() != 0 ||
+        sandbox_grant_trace(sandbox, sandbox_grant_id(sandbox), &trace) != SANDBOX_OK)
+        return;
+    line_grant(trace);
+    sandbox_grant_trace_free(trace);
+}
+
 static int use(const struct command *command, const struct run_options *o, sandbox_handle_t *sandbox, const struct input *in)
 {
     double since = now_ms();
@@ -88,6 +101,8 @@ static int use(const struct command *command, const struct run_options *o, sandb
     int status = CLI_OK;
     if (output_error() == 0)
         status = o->n_exec > 0 ? run_scripts(command, sandbox, o, in, NULL) : hold(command, sandbox);
+    if (status == CLI_OK || o->n_exec > 0)
+        show_grant(sandbox);
     bool destroyed = sandbox_destroy(sandbox) == SANDBOX_OK;
     if (!destroyed && status == CLI_OK)
         status = api_error(command, "destroying the sandbox");

@@ -16,6 +16,7 @@ static const struct option options[] = {{"template", required_argument, NULL, 't
                                         {"no-egress", no_argument, NULL, 'n'},
                                         {"env", required_argument, NULL, 'v'},
                                         {"min-isolation", required_argument, NULL, 'i'},
+                                        {"grant", required_argument, NULL, 'g'},
                                         {"disk", required_argument, NULL, 'd'},
                                         {"timeout", required_argument, NULL, 'o'},
                                         {"stdin", no_argument, NULL, 'p'},
@@ -94,6 +95,9 @@ static bool take(const struct command *command, int option, struct run_options *
         return take_env(command, o);
     case 'i':
         return take_tier(command, &spec->min_isolation);
+    case 'g':
+        spec->grant_profile = optarg;
+        return true;
     case 'd':
         return parse_number(command, "--disk", optarg, 1, UINT32_MAX, &spec->disk_mib);
     case 'o':
@@ -113,6 +117,8 @@ static int check(const struct command *command, const struct run_options *o)
         return usage_error(command, "--template is needed; sandbox-cli template list shows which there are");
     if (o->spec.session_key != NULL && o->spec.session_key[0] == '\0')
         return usage_error(command, "--session-key is empty: leave it out for a sandbox that keeps nothing");
+    if (o->spec.grant_profile != NULL && o->spec.grant_profile[0] == '\0')
+        return usage_error(command, "--grant is empty: name a profile");
     if (o->n_egress > 0 && o->spec.egress_deny_all)
         return usage_error(command, "--egress and --no-egress contradict each other");
     if (o->n_exec == 0 && (o->pass_stdin || o->terminal || o->timeout_ms > 0))

@@ -34,16 +34,21 @@ struct agent_line {
     struct watch *watch;
     int dial;               // -1: the container tier
     struct stream *stream;  // vm tier: once the machine has called
+    int feed;               // vm tier: where the sandbox's calls to its line go; -1: it has none
     struct buf early;       // vm tier: frames from before that
     const struct agent_line_handler *handler;
     void *arg;
-    char *hostname;  // for the identity that is still to be sent
+    // For the identity that is still to be sent:
+    char *hostname;
+    struct network network;
+    bool volume;
     bool identifying;
     bool preparing;
     bool configuring;
     bool pinging;
     bool syncing;
     bool inherits;
+    bool opening_host_api;
     uint64_t last_stream;
     uint64_t last_ping;
 };
@@ -53,6 +58,18 @@ static void end(struct agent_line *line, int reason)
     line->watch = watch_remove(line->watch);
     line->stream = stream_free(line->stream);
     line->handler->on_end(line->arg, reason);
+}
+
+static bool has_taken_identity(const struct agent_line *line, const Sandbox__Agent__Identified *identified)
+{
+    const char *step = identified->message;
+    bool all = identified->line == (line->network.kind != NETWORK_NONE) && identified->volume == line->volume;
+    if (identified->error_number == 0 && all)
+        return true;
+    if (identified->error_number == 0)
+        step = "its line or its volume is not known to it; build the kernel anew (sandbox-image kernel build)";
+    log_error("clone_without_identity", log_str("step", step), log_u64("errno", identified->error_number));
+    return false;
 }
 
 static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command);
@@ -80,14 +97,12 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         if (!line->identifying)
             break;
         line->identifying = false;
-        if (report->identified->error_number == 0) {
-            if (line->handler->on_identified != NULL)
-                line->handler->on_identified(line->arg);
+        if (!has_taken_identity(line, report->identified)) {
+            end(line, -EIO);
             return;
         }
-        log_error("clone_without_identity", log_str("step", report->identified->message),
-                  log_u64("errno", report->identified->error_number));
-        end(line, -EIO);
+        if (line->handler->on_identified != NULL)
+            line->handler->on_identified(line->arg);
         return;
     case SANDBOX__AGENT__REPORT__REPORT_PREPARED:
         if (!line->preparing)
@@ -121,6 +136,12 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         if (report->stream_ended->id == 0 || (report->stream_ended->id > line->last_stream && !line->inherits))
             break;
         line->handler->on_stream_ended(line->arg, report->stream_ended->id);
+        return;
+    case SANDBOX__AGENT__REPORT__REPORT_HOST_API:
+        if (!line->opening_host_api)
+            break;
+        line->opening_host_api = false;
+        line->handler->on_host_api(line->arg, report->host_api->error_number, report->host_api->message);
         return;
     default:
         break;
@@ -218,6 +239,15 @@ static int send_identity(struct agent_line *line)
     identity.boot_id = (ProtobufCBinaryData){.len = sizeof boot_id, .data = boot_id};
     identity.hostname = (ProtobufCBinaryData){.len = strlen(line->hostname), .data = (uint8_t *)line->hostname};
     identity.wall_ns = wall_ns();
+    identity.volume = line->volume;
+    struct network *network = &line->network;
+    Sandbox__Agent__Line out = SANDBOX__AGENT__LINE__INIT;
+    out.host = (ProtobufCBinaryData){.len = sizeof network->host, .data = network->host};
+    out.guest = (ProtobufCBinaryData){.len = sizeof network->guest, .data = network->guest};
+    out.prefix_bits = network->prefix_bits;
+    out.transparent = network->kind == NETWORK_TRANSPARENT;
+    if (network->kind != NETWORK_NONE)
+        identity.line = &out;
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY;
     command.identity = &identity;
@@ -244,8 +274,17 @@ static int take_call(struct agent_line *line, int *fd)
     return r < 0 ? r : send_early(line);
 }
 
-// The monitor passes a connection that its guest made: a port, and a descriptor.  The first is the control line; no other is
-// expected.
+// The machine's init calls for a connection to the sandbox's line.  Where the feed is full it is refused: the broker serves as
+// many as it will at once.
+static void take_guest_call(const struct agent_line *line, const uint8_t port[4], const int *fd)
+{
+    uint32_t number = (uint32_t)port[3] << 24 | (uint32_t)port[2] << 16 | (uint32_t)port[1] << 8 | port[0];
+    if (number == HOST_API_VSOCK_PORT && line->feed >= 0)
+        (void)fdpass_send(line->feed, "c", 1, fd, 1);
+}
+
+// The monitor passes a connection that its guest made: a port, and a descriptor.  The first is the control line; others are to
+// the line of route grants.
 static void on_call(void *arg, uint32_t events)
 {
     (void)events;
@@ -258,10 +297,13 @@ static void on_call(void *arg, uint32_t events)
         return;
     cleanup_fd int fd = n >= 0 && count == 1 ? fds[0] : -1;
     int r = n <= 0 ? (int)n : -EPROTO;
-    if (n == (ssize_t)sizeof port && fd >= 0 && line->stream == NULL)
-        r = take_call(line, &fd);
-    else if (n > 0 && fd >= 0)
+    if (n > 0 && fd >= 0 && line->stream != NULL) {
+        if (n == (ssize_t)sizeof port)
+            take_guest_call(line, port, &fd);
         return;
+    }
+    if (n == (ssize_t)sizeof port && fd >= 0)
+        r = take_call(line, &fd);
     if (r < 0 || n == 0)
         end(line, r);
     else if (line->handler->on_up != NULL)
@@ -308,6 +350,7 @@ struct transport {
     void (*on_readable)(void *arg, uint32_t events);
     int (*send)(struct agent_line *line, const uint8_t *bytes, size_t n);
     int (*open_stream)(struct agent_line *line, uint64_t id, int *ret_fd);
+    int (*host_api)(struct agent_line *line, const uint8_t *bytes, size_t n, int feed);
 };
 
 static int send_packet(struct agent_line *line, const uint8_t *bytes, size_t n)
@@ -316,10 +359,32 @@ static int send_packet(struct agent_line *line, const uint8_t *bytes, size_t n)
     return sent < 0 ? (int)sent : 0;
 }
 
+static int hand_feed_down(struct agent_line *line, const uint8_t *bytes, size_t n, int feed)
+{
+    ssize_t sent = fdpass_send(line->fd, bytes, n, &feed, 1);
+    return sent < 0 ? (int)sent : 0;
+}
+
+// The machine calls for each connection (on_call): what comes is put on the feed here.
+static int keep_feed(struct agent_line *line, const uint8_t *bytes, size_t n, int feed)
+{
+    int fd = fcntl(feed, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    close_fd(&line->feed);
+    line->feed = fd;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return -errno;
+    return send_framed(line, bytes, n);
+}
+
 static const struct transport *transport_of(const struct agent_line *line)
 {
-    static const struct transport packets = {.on_readable = on_packet, .send = send_packet, .open_stream = hand_down};
-    static const struct transport machine = {.on_readable = on_call, .send = send_framed, .open_stream = connect_to_machine};
+    static const struct transport packets = {
+        .on_readable = on_packet, .send = send_packet, .open_stream = hand_down, .host_api = hand_feed_down};
+    static const struct transport machine = {
+        .on_readable = on_call, .send = send_framed, .open_stream = connect_to_machine, .host_api = keep_feed};
     return line->dial < 0 ? &packets : &machine;
 }
 
@@ -330,7 +395,7 @@ int agent_line_new(struct loop *loop, int fd, int dial, const struct agent_line_
     if (line == NULL)
         return -ENOMEM;
     *line = (struct agent_line){
-        .loop = loop, .fd = -1, .dial = dial, .early = BUF_INIT(LINE_QUEUE_MAX), .handler = handler, .arg = arg};
+        .loop = loop, .fd = -1, .dial = dial, .feed = -1, .early = BUF_INIT(LINE_QUEUE_MAX), .handler = handler, .arg = arg};
     int flags = fcntl(fd, F_GETFL);
     int r = flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
     if (r == 0)
@@ -353,6 +418,7 @@ struct agent_line *agent_line_free(struct agent_line *line)
         free(line->hostname);
         close_fd(&line->fd);
         close_fd(&line->dial);
+        close_fd(&line->feed);
         free(line);
     }
     return NULL;
@@ -371,12 +437,14 @@ int agent_line_configure(struct agent_line *line, const uint8_t *command, size_t
     return r;
 }
 
-int agent_line_identify(struct agent_line *line, const char *hostname)
+int agent_line_identify(struct agent_line *line, const struct agent_identity *identity)
 {
     if (line->dial < 0 || line->stream != NULL)
         return -EINVAL;
     free(line->hostname);
-    line->hostname = strdup(hostname);
+    line->hostname = strdup(identity->hostname);
+    line->network = identity->network != NULL ? *identity->network : (struct network)NETWORK_INIT;
+    line->volume = identity->volume;
     return line->hostname != NULL ? 0 : -ENOMEM;
 }
 
@@ -437,6 +505,48 @@ int agent_line_sync(struct agent_line *line)
     command.sync = &sync;
     int r = send_small(line, &command);
     line->syncing = r == 0;
+    return r;
+}
+
+int agent_line_host_api(struct agent_line *line, int feed)
+{
+    if (line->opening_host_api)
+        return -EALREADY;
+    Sandbox__Agent__HostApi host_api = SANDBOX__AGENT__HOST_API__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_HOST_API;
+    command.host_api = &host_api;
+    uint8_t packed[SMALL_COMMAND_MAX];
+    size_t n = protobuf_c_message_get_packed_size(&command.base);
+    if (n > sizeof packed)
+        return -EMSGSIZE;
+    protobuf_c_message_pack(&command.base, packed);
+    int r = transport_of(line)->host_api(line, packed, n, feed);
+    line->opening_host_api = r == 0;
+    return r;
+}
+
+int agent_line_host_api_preload(struct agent_line *line, const uint8_t *text, size_t n)
+{
+    static uint8_t packed[HOST_API_PRELOAD_PART + SMALL_COMMAND_MAX];
+    int r = 0;
+    for (size_t at = 0; r == 0 && (at < n || at == 0);) {
+        size_t part = n - at < HOST_API_PRELOAD_PART ? n - at : HOST_API_PRELOAD_PART;
+        Sandbox__Agent__HostApiPreload preload = SANDBOX__AGENT__HOST_API_PRELOAD__INIT;
+        preload.part = (ProtobufCBinaryData){.len = part, .data = (uint8_t *)text + at};
+        preload.more = at + part < n;
+        Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+        command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_HOST_API_PRELOAD;
+        command.host_api_preload = &preload;
+        size_t size = protobuf_c_message_get_packed_size(&command.base);
+        if (size > sizeof packed)
+            return -EMSGSIZE;
+        protobuf_c_message_pack(&command.base, packed);
+        r = transport_of(line)->send(line, packed, size);
+        at += part;
+        if (part == 0)
+            break;
+    }
     return r;
 }
 

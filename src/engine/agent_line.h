@@ -12,6 +12,7 @@
 #define ENGINE_AGENT_LINE_H
 
 #include "agent.pb-c.h"
+#include "engine/network.h"
 #include "sys/loop.h"
 
 #include <stdbool.h>
@@ -35,6 +36,8 @@ struct agent_line_handler {
     void (*on_pong)(void *arg);
     // The agent has closed the operation line that agent_line_open_stream gave this id; the id may mean nothing any more.
     void (*on_stream_ended)(void *arg, uint64_t id);
+    // The sandbox has its line to route grants, or says why not.  Optional, for lines that agent_line_host_api is not used on.
+    void (*on_host_api)(void *arg, uint32_t error_number, const char *message);
     // The line is over: 0 at its end, -EPROTO for a bad report, or another negative errno.  Nothing is called after it.
     void (*on_end)(void *arg, int reason);
 };
@@ -48,9 +51,15 @@ struct agent_line *agent_line_free(struct agent_line *line);
 
 // Whether somebody is at the other end: on the container tier always, on the vm tier once the machine has called.
 bool agent_line_is_up(const struct agent_line *line);
-// The machine at the other end is a clone: the first thing it is sent is an identity of its own, with `hostname` in it, stamped
-// when it calls.  A line on which it was not acknowledged before anything else ends.  Before anything is sent.  0 or -EINVAL.
-int agent_line_identify(struct agent_line *line, const char *hostname);
+// What makes a clone itself.
+struct agent_identity {
+    const char *hostname;           // copied
+    const struct network *network;  // likewise; NULL or of no kind: it has no line
+    bool volume;                    // it has one
+};
+// The machine at the other end is a clone: the first thing it is sent is an identity of its own, stamped when it calls.  A line
+// on which it was not acknowledged before anything else ends.  Before anything is sent.  0, -EINVAL or -ENOMEM.
+int agent_line_identify(struct agent_line *line, const struct agent_identity *identity);
 // The agent at the other end was kept with another line, whose streams it may still tell the end of.  Before anything is sent.
 void agent_line_inherits(struct agent_line *line);
 // vm tier: has the machine write to its disk what it holds; on_synced follows, or not.  -EALREADY: that is under way.
@@ -66,6 +75,11 @@ int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_i
 // said.
 int agent_line_suspend(struct agent_line *line);
 int agent_line_resume(struct agent_line *line, uint64_t lost_us);
+// Has the agent open the sandbox's line to route grants; on_host_api follows.  `feed` (SOCK_SEQPACKET, stays the caller's) is
+// the end that connections come from.  One at a time.  -EOPNOTSUPP: not on this tier.
+int agent_line_host_api(struct agent_line *line, int feed);
+// The JavaScript file that is placed beside it.  In order with what follows.
+int agent_line_host_api_preload(struct agent_line *line, const uint8_t *text, size_t n);
 // Asks for a sign of life; one at a time (-EALREADY).
 int agent_line_ping(struct agent_line *line);
 

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 
 TAILQ_HEAD(member_list, broker_member);
+TAILQ_HEAD(order_list, broker_order);
 
 enum line_state { LINE_DOWN, LINE_GREETING, LINE_UP, LINE_CLOSED };
 
@@ -35,6 +36,10 @@ struct broker_line {
     // By state; those in flight, being added and being removed, are in one list, in the order of their requests.
     struct member_list list[BROKER_MEMBER_STATES];
     unsigned count[BROKER_MEMBER_STATES];
+    struct order_list orders, asked;  // that wait; that are in flight
+    unsigned asked_count;
+    void (*on_up)(void *arg);
+    void *on_up_arg;
     uint64_t connects, losses, refusals;
     char trouble[192];
 };
@@ -64,7 +69,7 @@ static void move(struct broker_line *line, struct broker_member *m, enum broker_
 
 static unsigned in_flight(const struct broker_line *line)
 {
-    return line->count[BROKER_MEMBER_ADDING] + line->count[BROKER_MEMBER_REMOVING];
+    return line->count[BROKER_MEMBER_ADDING] + line->count[BROKER_MEMBER_REMOVING] + line->asked_count;
 }
 
 // Each of these calls its owner last, who may do anything.
@@ -80,6 +85,41 @@ static void tell_failed(struct broker_line *line, struct broker_member *m, int e
     move(line, m, BROKER_MEMBER_NONE);
     m->unanswered = false;
     m->added(m->arg, error, detail);
+}
+
+// ---- orders ----
+
+static void order_leaves(struct broker_line *line, struct broker_order *o)
+{
+    if (o->state == BROKER_ORDER_WAITING)
+        TAILQ_REMOVE(&line->orders, o, link);
+    if (o->state == BROKER_ORDER_ASKED) {
+        TAILQ_REMOVE(&line->asked, o, link);
+        line->asked_count--;
+    }
+    o->state = BROKER_ORDER_NONE;
+}
+
+// Calls its owner last, who may do anything.
+static void tell_done(struct broker_line *line, struct broker_order *o, int error, const char *detail, int fd)
+{
+    order_leaves(line, o);
+    o->done(o->arg, error, detail, fd);
+}
+
+// Those that are there now; what is ordered meanwhile waits for the next line.
+static void fail_orders(struct broker_line *line)
+{
+    struct order_list gone = TAILQ_HEAD_INITIALIZER(gone);
+    struct broker_order *o;
+    while ((o = TAILQ_FIRST(&line->asked)) != NULL || (o = TAILQ_FIRST(&line->orders)) != NULL) {
+        order_leaves(line, o);
+        TAILQ_INSERT_TAIL(&gone, o, link);
+    }
+    while ((o = TAILQ_FIRST(&gone)) != NULL) {
+        TAILQ_REMOVE(&gone, o, link);
+        o->done(o->arg, -ENOTCONN, "the broker has gone", -1);
+    }
 }
 
 // ---- down ----
@@ -140,6 +180,7 @@ static void lose(struct broker_line *line, const char *why, int error)
     }
     dial_later(line);
     forget_all(line);
+    fail_orders(line);
 }
 
 static void on_patience_over(void *arg)
@@ -154,6 +195,8 @@ static void on_patience_over(void *arg)
         tell_failed(line, m, -ENOTCONN, trouble != NULL ? trouble : "");
         next = TAILQ_FIRST(&line->list[BROKER_MEMBER_WAITING]);  // whoever was told may have taken others out
     }
+    if (line->state != LINE_UP)
+        fail_orders(line);
 }
 
 // ---- requests ----
@@ -161,17 +204,42 @@ static void on_patience_over(void *arg)
 // Too large for a stack.
 static struct broker_request request;
 
+static int send_with(struct broker_line *line, enum broker_op op, uint32_t sandbox_id, const int *fds, size_t fd_count)
+{
+    request.op = op;
+    request.id = ++line->last_request;
+    request.sandbox_id = sandbox_id;
+    request.version = op == BROKER_OP_HELLO ? BROKER_PROTOCOL_VERSION : 0;
+    ssize_t sent = fdpass_send(line->fd, &request, sizeof request, fds, fd_count);
+    explicit_bzero(&request.add, sizeof request.add);
+    return sent < 0 ? (int)sent : 0;
+}
+
 static int send_request(struct broker_line *line, enum broker_op op, const struct broker_member *m)
 {
     const struct network *n = op == BROKER_OP_ADD && m != NULL ? m->network : NULL;
-    request.op = op;
-    request.id = ++line->last_request;
-    request.sandbox_id = m != NULL ? m->sandbox_id : 0;
-    request.version = op == BROKER_OP_HELLO ? BROKER_PROTOCOL_VERSION : 0;
-    size_t fds = n != NULL ? network_fds(n->kind) : 0;
-    ssize_t sent = fdpass_send(line->fd, &request, sizeof request, n != NULL ? n->fd : NULL, fds);
-    explicit_bzero(&request.add, sizeof request.add);
-    return sent < 0 ? (int)sent : 0;
+    return send_with(line, op, m != NULL ? m->sandbox_id : 0, n != NULL ? n->fd : NULL, n != NULL ? network_fds(n->kind) : 0);
+}
+
+static int send_order(struct broker_line *line, struct broker_order *o)
+{
+    if (o->op == BROKER_OP_LINE_ADD)
+        request.line.kind = BROKER_LINE_FEED;
+    if (o->op == BROKER_OP_GRANT_OPEN)
+        request.grant = *o->grant;
+    if (o->op == BROKER_OP_GRANT_CLOSE)
+        request.grant.grant_id = o->grant->grant_id;
+    int r = send_with(line, o->op, o->sandbox_id, &o->fd, o->fd >= 0 ? 1 : 0);
+    if (r < 0)
+        return r;
+    o->request = request.id;
+    order_leaves(line, o);
+    o->state = BROKER_ORDER_ASKED;
+    TAILQ_INSERT_TAIL(&line->asked, o, link);
+    line->asked_count++;
+    if (!timer_is_set(&line->answer))
+        timer_set(line->loop, &line->answer, mono_ns() + BROKER_ANSWER_MS * NS_PER_MS);
+    return 0;
 }
 
 static int send_add(struct broker_line *line, const struct broker_member *m)
@@ -212,8 +280,11 @@ static struct broker_member *next_member(struct broker_line *line)
 static void pump(struct broker_line *line)
 {
     struct broker_member *m;
-    while (line->state == LINE_UP && in_flight(line) < BROKER_IN_FLIGHT_MAX && (m = next_member(line)) != NULL) {
-        int r = send_next(line, m);
+    while (line->state == LINE_UP && in_flight(line) < BROKER_IN_FLIGHT_MAX) {
+        struct broker_order *o = TAILQ_FIRST(&line->orders);
+        if ((m = next_member(line)) == NULL && o == NULL)
+            return;
+        int r = m != NULL ? send_next(line, m) : send_order(line, o);
         // The socket takes no more, or no more descriptors: the answer to what is in it comes first.
         if ((r == -EAGAIN || r == -ENOBUFS || r == -ETOOMANYREFS) && in_flight(line) > 0)
             return;
@@ -274,23 +345,59 @@ static void on_hello(struct broker_line *line, const struct broker_reply *reply)
     line->complained = false;
     timer_cancel(line->loop, &line->patience);
     log_info("broker_connected", log_str("socket", line->path), log_u64("sandboxes", line->count[BROKER_MEMBER_WAITING]));
+    if (line->on_up != NULL)
+        line->on_up(line->on_up_arg);
 }
 
-static bool expected(const struct broker_line *line, const struct broker_member *m, const struct broker_reply *reply)
+// What the next answer is to: the request that was asked first.
+struct due {
+    struct broker_member *member;
+    struct broker_order *order;
+    enum broker_op op;
+    uint32_t request;
+};
+
+static struct due next_due(struct broker_line *line)
 {
-    enum broker_op op = BROKER_OP_HELLO;
-    if (line->state == LINE_UP && m != NULL)
-        op = m->state == BROKER_MEMBER_ADDING ? BROKER_OP_ADD : BROKER_OP_REMOVE;
-    else if (line->state == LINE_UP)
-        return false;
-    return reply->op == op && reply->id == (m != NULL ? m->request : line->last_request) && reply->error <= 0 &&
-           memchr(reply->detail, '\0', sizeof reply->detail) != NULL;
+    struct due due = {.op = BROKER_OP_HELLO, .request = line->last_request};
+    if (line->state != LINE_UP)
+        return due;
+    struct broker_member *m = TAILQ_FIRST(&line->list[BROKER_MEMBER_ADDING]);
+    struct broker_order *o = TAILQ_FIRST(&line->asked);
+    due.op = BROKER_OP_END_;
+    if (m != NULL && (o == NULL || (int32_t)(m->request - o->request) < 0))
+        due = (struct due){
+            .member = m, .op = m->state == BROKER_MEMBER_ADDING ? BROKER_OP_ADD : BROKER_OP_REMOVE, .request = m->request};
+    else if (o != NULL)
+        due = (struct due){.order = o, .op = o->op, .request = o->request};
+    return due;
 }
 
-static void on_reply(struct broker_line *line, const struct broker_reply *reply)
+// A descriptor comes with an order's success, where the protocol says so, and with nothing else.
+static bool expected(const struct due *due, const struct broker_reply *reply, bool had_fd)
 {
-    struct broker_member *m = line->state == LINE_UP ? TAILQ_FIRST(&line->list[BROKER_MEMBER_ADDING]) : NULL;
-    if (!expected(line, m, reply)) {
+    bool with = reply->error == 0 && (due->op == BROKER_OP_GRANT_OPEN || due->op == BROKER_OP_GRANT_CLOSE);
+    return due->op != BROKER_OP_END_ && reply->op == due->op && reply->id == due->request && reply->error <= 0 &&
+           with == had_fd && memchr(reply->detail, '\0', sizeof reply->detail) != NULL;
+}
+
+static void on_order(struct broker_line *line, struct broker_order *o, const struct broker_reply *reply, bool had_fd, int fd)
+{
+    if (had_fd && fd < 0) {
+        tell_done(line, o, -EMFILE, "the engine has too many open files", -1);
+        return;
+    }
+    if (reply->error < 0)
+        log_info("broker_refused_order", log_u64("sandbox_id", o->sandbox_id), log_u64("op", o->op), log_errno(reply->error),
+                 log_str("detail", reply->detail));
+    tell_done(line, o, reply->error, reply->detail, fd);
+}
+
+static void on_reply(struct broker_line *line, const struct broker_reply *reply, bool had_fd, int *fd)
+{
+    struct due due = next_due(line);
+    struct broker_member *m = due.member;
+    if (!expected(&due, reply, had_fd)) {
         log_error("broker_protocol", log_u64("op", reply->op), log_u64("id", reply->id), log_i64("error_number", reply->error));
         lose(line, "it answered what was not asked", -EPROTO);
         return;
@@ -298,7 +405,9 @@ static void on_reply(struct broker_line *line, const struct broker_reply *reply)
     timer_cancel(line->loop, &line->answer);
     if (in_flight(line) > 1)
         timer_set(line->loop, &line->answer, mono_ns() + BROKER_ANSWER_MS * NS_PER_MS);
-    if (m == NULL)
+    if (due.order != NULL)
+        on_order(line, due.order, reply, had_fd, take_fd(fd));
+    else if (m == NULL)
         on_hello(line, reply);
     else if (m->state == BROKER_MEMBER_ADDING)
         on_added(line, m, reply);
@@ -316,11 +425,14 @@ static void on_readable(void *arg, uint32_t events)
         struct broker_reply reply;
         uint8_t bytes[sizeof(struct broker_reply) + 1];
     } got;
-    ssize_t n = fdpass_recv(line->fd, &got, sizeof got.bytes, NULL, NULL);
+    int fds[1];
+    size_t count = 1;
+    ssize_t n = fdpass_recv(line->fd, &got, sizeof got.bytes, fds, &count);
     if (n == -EAGAIN || n == -EINTR)
         return;
+    cleanup_fd int fd = n >= 0 && count == 1 ? fds[0] : -1;
     if (n == (ssize_t)sizeof got.reply)
-        on_reply(line, &got.reply);
+        on_reply(line, &got.reply, n >= 0 && count > 0, &fd);
     else if (n == 0)
         lose(line, "its line ended", -ECONNRESET);
     else
@@ -369,6 +481,8 @@ int broker_line_new(struct loop *loop, int run_dir, const char *path, struct bro
     *line = (struct broker_line){.loop = loop, .run_dir = run_dir, .path = path, .fd = -1, .pace_ms = BROKER_RETRY_MIN_MS};
     for (size_t i = 0; i < BROKER_MEMBER_STATES; i++)
         TAILQ_INIT(&line->list[i]);
+    TAILQ_INIT(&line->orders);
+    TAILQ_INIT(&line->asked);
     timer_init(&line->dial, on_dial, line);
     timer_init(&line->answer, on_silence, line);
     timer_init(&line->patience, on_patience_over, line);
@@ -397,6 +511,7 @@ void broker_line_close(struct broker_line *line)
     timer_cancel(line->loop, &line->patience);
     hang_up(line);
     forget_all(line);
+    fail_orders(line);
 }
 
 struct broker_line *broker_line_free(struct broker_line *line)
@@ -446,6 +561,22 @@ void broker_line_remove(struct broker_line *line, struct broker_member *member)
     default:
         tell_removed(line, member);
     }
+}
+
+int broker_line_order(struct broker_line *line, struct broker_order *order)
+{
+    if (broker_line_trouble(line) != NULL)
+        return -ENOTCONN;
+    order->state = BROKER_ORDER_WAITING;
+    TAILQ_INSERT_TAIL(&line->orders, order, link);
+    pump(line);
+    return 0;
+}
+
+void broker_line_on_up(struct broker_line *line, void (*on_up)(void *arg), void *arg)
+{
+    line->on_up = on_up;
+    line->on_up_arg = arg;
 }
 
 struct broker_line_facts broker_line_facts(const struct broker_line *line)

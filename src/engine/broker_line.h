@@ -23,12 +23,18 @@
 // lost, or from the engine's start.  After that it fails at once: who asks for a network gets it, or an error.
 //
 // When a line is lost, its broker forgets all its sandboxes (wire/broker.h): so a removal is done then.
+//
+// Orders are the other operations, those of route grants (grants.h): each is asked once, in the order of their coming, and
+// behind the sandboxes that wait.  When the line is lost, or is down, an order fails with -ENOTCONN, and what it had meant to
+// make or to undo is gone with the broker; who wants it after all hears of the next line (broker_line_on_up) and orders it
+// again.
 #ifndef ENGINE_BROKER_LINE_H
 #define ENGINE_BROKER_LINE_H
 
 #include "engine/egress.h"
 #include "engine/network.h"
 #include "sys/loop.h"
+#include "wire/broker.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,6 +82,23 @@ struct broker_member {
     uint32_t request;  // id of the request in flight
 };
 
+// One order; memory of its owner, who fills in the first part and keeps it until `done`.
+struct broker_order {
+    enum broker_op op;  // LINE_ADD, LINE_REMOVE, GRANT_OPEN or GRANT_CLOSE
+    uint32_t sandbox_id;
+    int fd;                            // LINE_ADD: the owner's until `done`; else -1
+    const struct broker_grant *grant;  // GRANT_OPEN, GRANT_CLOSE; the owner's until `done`
+    // The answer: 0 or a negative errno, a sentence part that is valid during the call, and the descriptor that came with it
+    // (-1: none), which is the callback's.  Once; the order may be reused or freed in it.  -EMFILE: it was done, and the
+    // descriptor lost.
+    void (*done)(void *arg, int error, const char *detail, int fd);
+    void *arg;
+
+    TAILQ_ENTRY(broker_order) link;
+    enum { BROKER_ORDER_NONE, BROKER_ORDER_WAITING, BROKER_ORDER_ASKED } state;
+    uint32_t request;
+};
+
 struct broker_line_facts {
     bool up;
     unsigned served, waiting;  // waiting: should be served, and are not
@@ -98,6 +121,11 @@ const char *broker_line_trouble(struct broker_line *line);
 int broker_line_add(struct broker_line *line, struct broker_member *member);
 // Has the broker forget it, whatever state it is in; `removed` follows, maybe before this returns, and nothing else.
 void broker_line_remove(struct broker_line *line, struct broker_member *member);
+
+// Asks it; `done` follows, later.  -ENOTCONN: there is trouble, and it will not.
+int broker_line_order(struct broker_line *line, struct broker_order *order);
+// `on_up` is called whenever a broker has been greeted; it may order.  Once, before the loop runs.
+void broker_line_on_up(struct broker_line *line, void (*on_up)(void *arg), void *arg);
 
 struct broker_line_facts broker_line_facts(const struct broker_line *line);
 

@@ -64,10 +64,29 @@ static void clean(char *text)
     }
 }
 
-static void send_error(struct client *c, uint64_t id, int code, const char *text)
+// What a failure says by itself of a request of which nothing was done.
+static Sandbox__NotRun not_run_of(int code)
+{
+    switch (code) {
+    case SANDBOX_ERR_PERMISSION_DENIED:
+        return SANDBOX__NOT_RUN__NOT_RUN_PERMISSION;
+    case SANDBOX_ERR_POOL_EXHAUSTED:
+    case SANDBOX_ERR_GUEST_UNAVAILABLE:
+        return SANDBOX__NOT_RUN__NOT_RUN_CAPACITY;
+    case SANDBOX_ERR_INTERNAL:
+    case SANDBOX_ERR_DAEMON_UNREACHABLE:
+    case SANDBOX_ERR_TIMEOUT:
+        return SANDBOX__NOT_RUN__NOT_RUN_ENVIRONMENT;
+    default:
+        return SANDBOX__NOT_RUN__NOT_RUN_REQUEST;
+    }
+}
+
+static void send_error(struct client *c, uint64_t id, int code, Sandbox__NotRun not_run, const char *text)
 {
     Sandbox__ErrorResponse error = SANDBOX__ERROR_RESPONSE__INIT;
     error.error_code = code;
+    error.not_run = not_run;
     error.message = (char *)text;
     Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
     message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_ERROR;
@@ -132,6 +151,8 @@ void request_reply_fd(struct request *r, Sandbox__ServerMessage *message, int fd
 
 int request_fail_err(struct request *r, const struct err *err)
 {
+    if (err->not_run != 0)
+        r->not_run = err->not_run;
     return request_fail(r, err->code, "%s", err->text);
 }
 
@@ -143,8 +164,9 @@ int request_fail(struct request *r, int code, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     clean(text);
+    Sandbox__NotRun not_run = r->not_run != 0 ? (Sandbox__NotRun)r->not_run : not_run_of(code);
     if (r->client != NULL)
-        send_error(r->client, r->id, code, text);
+        send_error(r->client, r->id, code, r->dispatched ? SANDBOX__NOT_RUN__NOT_RUN_UNKNOWN : not_run, text);
     finish(r);
     return code;
 }
@@ -176,8 +198,10 @@ static void run(struct client *c, uint64_t arrival, const Sandbox__ClientMessage
     r->is_create = message != NULL && message->request_case == SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE;
     if (message != NULL)
         requests_dispatch(r, message);
-    else
+    else {
+        r->not_run = SANDBOX__NOT_RUN__NOT_RUN_PROTOCOL;
         request_fail(r, SANDBOX_ERR_INVALID_SPEC, "the frame is not a ClientMessage of proto/sandbox.proto");
+    }
 }
 
 static bool earlier_create(const struct client *c, uint64_t arrival)
@@ -349,7 +373,7 @@ void client_refuse(struct client *c, int code, const char *text)
 {
     if (c->refused)
         return;
-    send_error(c, 0, code, text);
+    send_error(c, 0, code, SANDBOX__NOT_RUN__NOT_RUN_UNKNOWN, text);  // others may be under way
     c->refused = true;
     c->engine->refused_count++;
     release(c);

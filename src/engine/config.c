@@ -237,6 +237,8 @@ static const struct option options[] = {
     OTHER(socket_mode, read_mode, 0, 0777, "0660", "three or four octal digits up to 0777", "permissions of the client socket"),
     OTHER(allowed_uids, read_uids, 0, 0, "", "uids separated by commas (at most 64), or *",
           "who may connect; empty: root and the engine's own uid; *: everybody"),
+    OTHER(principal_uids, read_uids, 0, 0, "", "uids separated by commas (at most 64), or *",
+          "who may say for whom a grant is (sandbox-api's uid); empty: nobody, everybody is \"uid:N\""),
     OTHER(metrics_socket, read_socket, 0, 0, "metrics.sock", "a name without '/', an absolute path, or nothing",
           "socket that serves GET /metrics; empty: off"),
     OTHER(log_level, read_log_level, 0, 0, "info", "debug, info, warn or error", "least important lines that are logged"),
@@ -479,10 +481,15 @@ int config_finish(struct config *config, struct err *err)
 bool config_uid_allowed(const struct config *config, uid_t uid)
 {
     const struct uid_list *list = &config->allowed_uids;
+    if (!list->any && list->count == 0)
+        return uid == 0 || uid == geteuid();
+    return config_uid_listed(list, uid);
+}
+
+bool config_uid_listed(const struct uid_list *list, uid_t uid)
+{
     if (list->any)
         return true;
-    if (list->count == 0)
-        return uid == 0 || uid == geteuid();
     for (uint32_t i = 0; i < list->count; i++)
         if (list->uid[i] == uid)
             return true;

@@ -48,6 +48,7 @@ struct config {
     char metrics_socket[CONFIG_NAME_MAX + 1];  // likewise; "" is off
     uint64_t socket_mode;
     struct uid_list allowed_uids;
+    struct uid_list principal_uids;                   // who may say for whom it asks
     uint64_t log_level;                               // enum log_level
     uint64_t isolation_floor;                         // sandbox_isolation_t
     char vm_kernel[CONFIG_NAME_MAX + 1];              // of the store of kernels
@@ -108,6 +109,7 @@ int config_set(struct config *config, const char *assignment, struct err *err);
 // where that is empty, too, everything), and checks settings against each other.
 int config_finish(struct config *config, struct err *err);
 
+bool config_uid_listed(const struct uid_list *list, uid_t uid);
 // Whether a peer of this uid may connect.
 bool config_uid_allowed(const struct config *config, uid_t uid);
 

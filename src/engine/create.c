@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/egress.h"
 #include "engine/fork.h"
+#include "engine/grants.h"
 #include "engine/network.h"
 #include "engine/origin.h"
 #include "engine/pool.h"
@@ -43,6 +44,8 @@ struct create {
     bool has_slot;
     struct timer timer;       // of the wait for a slot, then of the start up to the agent's answer
     struct sandbox *sandbox;  // NULL until one was taken or started
+    struct grant_ask ask;     // its grant's; without a profile there is none
+    struct run_grant *grant;  // NULL until it was asked for
     struct volume_waiter volume_waiter;
     struct volume_lease *lease;  // the session's volume, until a sandbox has it
     bool waits_for_volume;
@@ -78,6 +81,7 @@ static struct request *finish(struct create *c)
 {
     struct request *r = c->request;
     leave_queue(c);
+    c->grant = grant_let_go(c->grant);
     leave_slot(c);
     template_cancel(&c->waiter);
     volume_cancel(&c->volume_waiter);
@@ -196,6 +200,7 @@ static void succeed(struct create *c)
     response.network = report != NULL ? &report->message : NULL;
     response.isolation = sb->tier->level;
     response.start = (char *)sandbox_start_name(sb);
+    response.grant_id = sb->grant_id;
     Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
     message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_CREATE;
     message.create = &response;
@@ -204,14 +209,16 @@ static void succeed(struct create *c)
     run_waiting(e);
 }
 
-void create_configured(struct create *c, uint32_t error_number, const char *message)
+static void fail_with(struct create *c, const struct err *err)
+{
+    if (c->request != NULL)
+        c->request->not_run = err->not_run;
+    create_fail(c, err->code, "%s", err->text);
+}
+
+static void make_ready(struct create *c)
 {
     struct sandbox *sb = c->sandbox;
-    if (error_number != 0) {
-        create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox's agent could not set it up: %.200s (errno %" PRIu32 ")", message,
-                    error_number);
-        return;
-    }
     // One from the pool is ready already.
     bool ready = sb->state == SANDBOX_READY || sandbox_step(sb, SANDBOX_READY);
     if (!ready || !sandbox_step(sb, SANDBOX_RUNNING)) {
@@ -223,7 +230,34 @@ void create_configured(struct create *c, uint32_t error_number, const char *mess
         return;
     }
     sb->since_ns = mono_ns();
+    sb->grant_id = c->grant != NULL ? grant_id(c->grant) : 0;
+    if (c->grant != NULL)
+        c->grant = grant_leave(c->grant);
     succeed(c);
+}
+
+static void on_granted(void *arg, const struct err *err)
+{
+    struct create *c = arg;
+    if (err->code == 0) {
+        make_ready(c);
+        return;
+    }
+    c->grant = NULL;
+    fail_with(c, err);
+}
+
+void create_configured(struct create *c, uint32_t error_number, const char *message)
+{
+    struct err err;
+    if (error_number != 0) {
+        create_fail(c, SANDBOX_ERR_INTERNAL, "the sandbox's agent could not set it up: %.200s (errno %" PRIu32 ")", message,
+                    error_number);
+    } else if (c->ask.profile == NULL) {
+        make_ready(c);
+    } else if ((c->grant = grants_open(c->sandbox, &c->ask, on_granted, c, &err)) == NULL) {
+        fail_with(c, &err);
+    }
 }
 
 static int send_configuration(struct create *c, const struct variables *variables)
@@ -454,6 +488,7 @@ bool create_lost(struct create *c)
     c->sandbox = NULL;
     sb->create = NULL;
     c->client->engine->bare_creates++;
+    c->grant = grant_let_go(c->grant);
     timer_cancel(c->client->engine->loop, &c->timer);
     sandbox_disown(sb, "it died in the pool");
     if (c->pool_wait_ms > 0)
@@ -482,6 +517,11 @@ static void on_volume(void *arg, const struct volume_answer *answer)
     c->shape.tier = tiers_at(&e->tiers, level);
     if (c->shape.network != NETWORK_NONE && !c->shape.tier->driver->network) {
         create_fail(c, SANDBOX_ERR_INVALID_SPEC, "egress: the session's volume is on the tier %s, which has no network",
+                    c->shape.tier->name);
+        return;
+    }
+    if (c->ask.profile != NULL && !c->shape.tier->driver->host_api) {
+        create_fail(c, SANDBOX_ERR_INVALID_SPEC, "grant_profile: the session's volume is on the tier %s, which has no grants",
                     c->shape.tier->name);
         return;
     }
@@ -644,6 +684,7 @@ struct checked {
     struct tier *tier;
     struct egress *egress;
     enum network_kind network;
+    struct grant_ask ask;
 };
 
 static int choose_egress(struct engine *e, const Sandbox__CreateRequest *message, const struct host_policy *asked,
@@ -653,6 +694,14 @@ static int choose_egress(struct engine *e, const Sandbox__CreateRequest *message
     if (code == 0)
         ret->network = egress_network(ret->egress, message);
     return code == 0 ? check_network(e, ret->network, err) : code;
+}
+
+static int choose_grant(const struct client *client, const Sandbox__CreateRequest *message, struct checked *ret,
+                        struct err *err)
+{
+    bool given = message->opt_principal_case == SANDBOX__CREATE_REQUEST__OPT_PRINCIPAL_PRINCIPAL;
+    int code = grants_principal(client, given, given ? message->principal : "", &ret->ask, err);
+    return code == 0 && message->grant_profile[0] != '\0' ? grants_trouble(client->engine, err) : code;
 }
 
 static int check(const struct client *client, const Sandbox__CreateRequest *message, struct checked *ret, struct err *err)
@@ -667,10 +716,14 @@ static int check(const struct client *client, const Sandbox__CreateRequest *mess
     if (code == 0)
         code = choose_egress(e, message, &asked, ret, err);
     if (code == 0)
+        code = choose_grant(client, message, ret, err);
+    if (code == 0)
         code = create_check_caps(client, 1, err);
     if (code != 0)
         return code;
-    const struct tier_wants wants = {.volume = message->session_key.len > 0, .network = ret->network != NETWORK_NONE};
+    const struct tier_wants wants = {.volume = message->session_key.len > 0,
+                                     .network = ret->network != NETWORK_NONE,
+                                     .host_api = message->grant_profile[0] != '\0'};
     ret->tier = tiers_choose(&e->tiers, floor_of(e, message), wants, err);
     return ret->tier != NULL ? 0 : err->code;
 }
@@ -710,6 +763,8 @@ static struct create *new_create(struct client *client, struct request *r, const
         return NULL;
     }
     memcpy(c->template_name, message->template_name, strlen(message->template_name) + 1);
+    c->ask = checked->ask;
+    c->ask.profile = c->message->grant_profile[0] != '\0' ? c->message->grant_profile : NULL;
     timer_init(&c->timer, on_timer, c);
     TAILQ_INSERT_TAIL(&client->creates, c, link);
     e->bare_creates++;

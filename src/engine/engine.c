@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/client.h"
+#include "engine/grants.h"
 #include "engine/listener.h"
 #include "engine/metrics_server.h"
 #include "engine/pool.h"
@@ -244,6 +245,8 @@ static int start(struct engine *e)
         r = add_vm_tier(e);
     if (r == 0)
         r = broker_line_new(e->loop, ENGINE_FD_RUN_DIR, e->config->broker_socket, &e->broker);
+    if (r == 0)
+        broker_line_on_up(e->broker, grants_broker_up, e);
     if (r == 0)
         r = templates_new(e, ENGINE_FD_TEMPLATES_DIR, &e->templates);
     if (r == 0)

@@ -20,6 +20,8 @@ struct request {
     uint64_t id;                // 0: legacy mode
     uint64_t arrival;           // counts the connection's frames
     bool is_create;
+    bool dispatched;  // code of the caller's may have run because of it
+    int not_run;      // a NotRun for its failure; 0: by the code
 };
 
 // Sends `message`, with the request's id put in.
@@ -28,7 +30,8 @@ void request_reply(struct request *r, Sandbox__ServerMessage *message);
 void request_reply_fd(struct request *r, Sandbox__ServerMessage *message, int fd);
 // Whether that may be done: not when the client leaves too many of the descriptors it has been sent unread.
 bool request_may_have_fd(struct request *r);
-// Sends an ErrorResponse.  `code` is a sandbox_error_t; returned, for counting.
+// Sends an ErrorResponse, which says why nothing ran unless the request was dispatched.  `code` is a sandbox_error_t; returned,
+// for counting.
 int request_fail(struct request *r, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int request_fail_err(struct request *r, const struct err *err);
 

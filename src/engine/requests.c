@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "engine/create.h"
 #include "engine/fork.h"
+#include "engine/grants.h"
 #include "engine/guestop.h"
 #include "engine/network.h"
 #include "engine/origin.h"
@@ -221,6 +222,13 @@ static void on_suspend(struct request *r, const Sandbox__ClientMessage *message)
         snapshot_suspend(sb, r);
 }
 
+static void on_grant_trace(struct request *r, const Sandbox__ClientMessage *message)
+{
+    struct sandbox *sb = find_own(r, message->grant_trace->sandbox_id);
+    if (sb != NULL)
+        grants_answer_trace(sb, r, message->grant_trace);
+}
+
 static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage *message) = {
     [SANDBOX__CLIENT_MESSAGE__REQUEST_CREATE] = on_create,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_DESTROY] = on_destroy,
@@ -238,6 +246,7 @@ static void (*const handlers[])(struct request *r, const Sandbox__ClientMessage 
     [SANDBOX__CLIENT_MESSAGE__REQUEST_SNAPSHOT_DELETE] = on_snapshot_delete,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_FORK] = on_fork,
     [SANDBOX__CLIENT_MESSAGE__REQUEST_SUSPEND] = on_suspend,
+    [SANDBOX__CLIENT_MESSAGE__REQUEST_GRANT_TRACE] = on_grant_trace,
 };
 
 void requests_dispatch(struct request *r, const Sandbox__ClientMessage *message)
@@ -245,6 +254,8 @@ void requests_dispatch(struct request *r, const Sandbox__ClientMessage *message)
     size_t which = (size_t)message->request_case;
     if (which < sizeof handlers / sizeof handlers[0] && handlers[which] != NULL)
         handlers[which](r, message);
-    else
+    else {
+        r->not_run = SANDBOX__NOT_RUN__NOT_RUN_PROTOCOL;
         request_fail(r, SANDBOX_ERR_INVALID_SPEC, "the message holds no request that this engine knows");
+    }
 }

@@ -5,6 +5,7 @@
 #include "base/id.h"
 #include "base/log.h"
 #include "engine/create.h"
+#include "engine/grants.h"
 #include "engine/guestop.h"
 #include "engine/origin.h"
 #include "engine/pool.h"
@@ -92,6 +93,7 @@ struct sandbox *sandbox_new(struct engine *e, struct client *owner, struct tier 
     TAILQ_INIT(&sb->streams);
     TAILQ_INIT(&sb->powers);
     timer_init(&sb->destroy_deadline, on_destroy_deadline, sb);
+    timer_init(&sb->grants_due, grants_due, sb);
     TAILQ_INSERT_TAIL(&e->sandboxes, sb, all);
     e->sandbox_count++;
     if (owner != NULL)
@@ -122,13 +124,27 @@ struct sandbox *sandbox_find_running(struct request *r, uint32_t id)
     struct sandbox *sb = sandbox_find(r->client, id);
     if (sb == NULL)
         request_fail(r, SANDBOX_ERR_PERMISSION_DENIED, SANDBOX_NOT_YOURS);
-    else if (sb->state == SANDBOX_PAUSED || sb->state == SANDBOX_SUSPENDED)
-        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u is %s; resume it first", id, sandbox_state_name(sb->state));
-    else if (sb->state != SANDBOX_RUNNING)
-        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u has ended by itself; destroy it and create another", id);
-    else
+    else if (sb->state == SANDBOX_RUNNING)
         return sb;
+    else {
+        r->not_run = SANDBOX__NOT_RUN__NOT_RUN_ENVIRONMENT;
+        if (sb->state == SANDBOX_PAUSED || sb->state == SANDBOX_SUSPENDED)
+            request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u is %s; resume it first", id,
+                         sandbox_state_name(sb->state));
+        else
+            request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u has ended by itself; destroy it and create another", id);
+    }
     return NULL;
+}
+
+bool sandbox_meets_floor(const struct sandbox *sb, uint32_t floor, struct request *r)
+{
+    if (sb->tier->level >= floor)
+        return true;
+    r->not_run = SANDBOX__NOT_RUN__NOT_RUN_ISOLATION;
+    request_fail(r, SANDBOX_ERR_INVALID_SPEC, "sandbox %u is of the tier %s, weaker than the floor %s that was asked for",
+                 sb->id, sb->tier->name, tiers_at(&sb->engine->tiers, floor)->name);
+    return false;
 }
 
 // ---- the agent's line ----
@@ -169,6 +185,11 @@ static void on_synced(void *arg)
     snapshot_synced(arg);
 }
 
+static void on_host_api(void *arg, uint32_t error_number, const char *message)
+{
+    grants_agent_ready(arg, error_number, message);
+}
+
 static void on_stream_ended(void *arg, uint64_t id)
 {
     streams_ended(arg, id);
@@ -189,6 +210,8 @@ static void free_sandbox(struct sandbox *sb)
 {
     struct engine *e = sb->engine;
     timer_cancel(e->loop, &sb->destroy_deadline);
+    timer_cancel(e->loop, &sb->grants_due);
+    grants_free(sb);
     TAILQ_REMOVE(&e->sandboxes, sb, all);
     e->sandbox_count--;
     egress_unref(sb->egress);
@@ -242,7 +265,7 @@ static void answer_destroy(struct sandbox *sb)
 // Once nothing of it is left on the machine.
 static void become_gone(struct sandbox *sb)
 {
-    if (sb->state != SANDBOX_CLOSING || sb->started || sb->starting || sb->revoking)
+    if (sb->state != SANDBOX_CLOSING || sb->started || sb->starting || sb->revoking > 0)
         return;
     sandbox_step(sb, SANDBOX_GONE);
     timer_cancel(sb->engine->loop, &sb->destroy_deadline);
@@ -254,23 +277,32 @@ static void become_gone(struct sandbox *sb)
     sandbox_unref(sb);
 }
 
-static void on_revoked(void *arg)
+void sandbox_revoked(struct sandbox *sb)
 {
-    struct sandbox *sb = arg;
-    sb->revoking = false;
+    sb->revoking--;
     become_gone(sb);
     sandbox_unref(sb);
+}
+
+static void on_revoked(void *arg)
+{
+    sandbox_revoked(arg);
 }
 
 // The broker's copies of the listeners are all there is from here on, until it says that it has closed them.
 static void close_network(struct sandbox *sb)
 {
     network_close(&sb->network);
-    if (sb->member.arg == NULL)
-        return;
-    sb->revoking = true;
+    // Both are counted first: the words may come while they are asked for.
+    sb->revoking++;
     sandbox_ref(sb);
-    broker_line_remove(sb->engine->broker, &sb->member);
+    if (sb->member.arg != NULL) {
+        sb->revoking++;
+        sandbox_ref(sb);
+        broker_line_remove(sb->engine->broker, &sb->member);
+    }
+    if (!grants_close(sb))
+        sandbox_revoked(sb);
 }
 
 void sandbox_close(struct sandbox *sb, const char *why)
@@ -382,6 +414,7 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         .on_synced = on_synced,
         .on_identified = on_identified,
         .on_stream_ended = on_stream_ended,
+        .on_host_api = on_host_api,
         .on_end = on_line_end,
     };
     cleanup_fd int fd = control, dial = dial_socket;
@@ -393,7 +426,8 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
     if (r == 0 && sb->inherits)
         agent_line_inherits(sb->line);
     if (r == 0 && sb->restored)
-        r = agent_line_identify(sb->line, sb->hostname);
+        r = agent_line_identify(
+            sb->line, &(struct agent_identity){.hostname = sb->hostname, .network = &sb->network, .volume = sb->lease != NULL});
     return r;
 }
 

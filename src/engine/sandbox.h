@@ -73,7 +73,10 @@ struct sandbox {
     struct egress *egress;                // what it may reach; NULL: nothing
     char token[BROKER_TOKEN_DIGITS + 1];  // its session's; "" before it is taken
     struct broker_member member;          // its place in the broker, while it has one
-    bool revoking;                        // the broker's word that it serves it no longer is due
+    unsigned revoking;                    // words of the broker's that are due: that it serves it, or its line, no longer
+    struct grant_book *grants;            // NULL: it never had one
+    struct timer grants_due;
+    uint32_t grant_id;  // of its own, which was opened as it was made; 0: none
 
     bool died;  // it ended by itself
     enum metric_death death;
@@ -104,10 +107,16 @@ struct sandbox *sandbox_find(struct client *c, uint32_t id);
 // The sandbox `id` of this client if it is running; otherwise answers the request and returns NULL.
 struct sandbox *sandbox_find_running(struct request *r, uint32_t id);
 
+// Whether it is at least as strong as `floor` (sandbox_isolation_t); otherwise answers the request.
+bool sandbox_meets_floor(const struct sandbox *sb, uint32_t floor, struct request *r);
+
 // A create's policy is its from here on, with a reference of its own, and a session token.  0 or a negative errno.
 int sandbox_entitle(struct sandbox *sb, struct egress *egress);
 // Has the broker serve it: create_served follows, unless it is closed meanwhile.  -ENOTCONN: there is no broker.
 int sandbox_open_line(struct sandbox *sb);
+
+// One of the revocations that are due is done.
+void sandbox_revoked(struct sandbox *sb);
 
 // Asks the driver to start it; create_started or pool_started follows, unless it was closed meanwhile.  0 or a negative errno.
 int sandbox_start(struct sandbox *sb, struct driver_start *what);

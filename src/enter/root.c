@@ -346,16 +346,18 @@ int root_pivot(void)
     return 0;
 }
 
-int root_forbid_ipv6(const char *device)
+int root_forbid_ipv6_in(int settings, const char *device)
 {
-    if (network_settings < 0)
-        return 0;
     char path[64];
     snprintf(path, sizeof path, "%s/disable_ipv6", device);
-    int r = file_write_at(network_settings, path, "1");
+    int r = file_write_at(settings, path, "1");
     snprintf(path, sizeof path, "%s/accept_ra", device);
-    if (r == 0)
-        r = file_write_at(network_settings, path, "0");
+    return r == 0 ? file_write_at(settings, path, "0") : r;
+}
+
+int root_forbid_ipv6(const char *device)
+{
+    int r = network_settings >= 0 ? root_forbid_ipv6_in(network_settings, device) : 0;
     close_fd(&network_settings);
     return r;
 }

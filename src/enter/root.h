@@ -33,5 +33,7 @@ int root_pivot(void);
 int root_forbid_namespaces(void);
 // A network device of this namespace has and takes no IPv6.
 int root_forbid_ipv6(const char *device);
+// The same, for who has not built this root: `settings` is the folder sys/net/ipv6/conf of a /proc that can be written.
+int root_forbid_ipv6_in(int settings, const char *device);
 
 #endif

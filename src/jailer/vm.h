@@ -25,15 +25,15 @@ struct vm_plan {
     int image;  // the template's rootfs.ext4
     int kernel, initramfs;
     int control, vsock, vsock_out;
-    int volume;  // the session's, or -1; never a clone's
+    int volume;  // the session's, or -1
     uint64_t volume_mib;
     // A clone has these instead of a kernel and an initramfs; the last may be -1.
     bool clone, waits;
     int state, memory, layer, working_set;
     bool probe;              // none of the above: only say whether this host's KVM can do it
     int log;                 // of a probe
-    int net;                 // the tap of its line, or -1; not owned; never a clone's
-    struct guest_line line;  // with `net`
+    int net;                 // the tap of its line, or -1; not owned
+    struct guest_line line;  // with `net`; a clone is told by the engine
 };
 
 #define VM_PLAN_INIT                                                                                                           \

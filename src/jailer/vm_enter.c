@@ -194,6 +194,7 @@ static int exec_monitor(struct entry *e)
             put(argv, numbers, &n, "--disk-mib-s", e->order.disk_mib_s);
         if (e->order.disk_iops > 0)
             put(argv, numbers, &n, "--disk-iops", e->order.disk_iops);
+        argv[n++] = (char *)"--spare";
         if (e->order.waits)
             argv[n++] = (char *)"--wait";
         if (!e->order.clone) {

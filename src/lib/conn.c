@@ -192,7 +192,9 @@ static void send_frames(sandbox_conn_t *conn, const struct buf *frames)
 sandbox_error_t conn_begin(sandbox_conn_t *conn, Sandbox__ClientMessage *request, struct pending *pending)
 {
     if (!conn_is_ours(conn))
-        return fail(SANDBOX_ERR_DAEMON_UNREACHABLE, "this connection belongs to the parent process: open one after fork()");
+        return fail_not_run(
+            fail(SANDBOX_ERR_DAEMON_UNREACHABLE, "this connection belongs to the parent process: open one after fork()"),
+            SANDBOX_NOT_RUN_ENVIRONMENT);
     *pending = (struct pending){.id = atomic_fetch_add(&conn->next_id, 1), .fd = -1};
     request->request_id = pending->id;
     cleanup_buf struct buf frames = BUF_INIT(REQUEST_FRAMES_MAX);
@@ -205,7 +207,7 @@ sandbox_error_t conn_begin(sandbox_conn_t *conn, Sandbox__ClientMessage *request
     sandbox_error_t r = enlist(conn, pending);
     if (r != SANDBOX_OK) {
         pthread_cond_destroy(&pending->arrived);
-        return r;
+        return fail_not_run(r, SANDBOX_NOT_RUN_ENVIRONMENT);
     }
     send_frames(conn, &frames);
     return SANDBOX_OK;
@@ -215,8 +217,11 @@ static sandbox_error_t judge(Sandbox__ServerMessage *reply, Sandbox__ServerMessa
 {
     if (reply->response_case == want)
         return SANDBOX_OK;
-    if (reply->response_case == SANDBOX__SERVER_MESSAGE__RESPONSE_ERROR)
-        return fail_with_text_of_peer(error_from_wire(reply->error->error_code), reply->error->message);
+    if (reply->response_case == SANDBOX__SERVER_MESSAGE__RESPONSE_ERROR) {
+        bool known = (unsigned)reply->error->not_run <= SANDBOX_NOT_RUN_ENVIRONMENT;
+        return fail_not_run(fail_with_text_of_peer(error_from_wire(reply->error->error_code), reply->error->message),
+                            known ? (sandbox_not_run_t)reply->error->not_run : SANDBOX_NOT_RUN_UNKNOWN);
+    }
     return fail(SANDBOX_ERR_INTERNAL, "the engine's answer is of another kind than the request");
 }
 
@@ -242,7 +247,7 @@ sandbox_error_t conn_finish(sandbox_conn_t *conn, struct pending *pending, Sandb
     return r;
 }
 
-sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending, uint32_t sandbox_id, int *ret_fd)
+sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending, uint32_t sandbox_id, struct stream_made *ret)
 {
     Sandbox__ServerMessage *reply = NULL;
     sandbox_error_t r = conn_finish(conn, pending, SANDBOX__SERVER_MESSAGE__RESPONSE_STREAM, &reply);
@@ -257,7 +262,8 @@ sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending
     else if (reply->stream->sandbox_id != sandbox_id)
         r = fail(SANDBOX_ERR_INTERNAL, "the engine's answer is about another sandbox");
     else
-        *ret_fd = take_fd(&fd);
+        *ret = (struct stream_made){
+            .fd = take_fd(&fd), .isolation = reply->stream->isolation, .grant_id = reply->stream->grant_id};
     pb_free(reply);
     return r;
 }
@@ -266,7 +272,8 @@ sandbox_error_t conn_call(sandbox_conn_t *conn, Sandbox__ClientMessage *request,
                           Sandbox__ServerMessage **ret_reply)
 {
     if (conn_is_ours(conn) && conn_closed(conn))
-        return fail(SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection was closed, and its sandboxes with it");
+        return fail_not_run(fail(SANDBOX_ERR_DAEMON_UNREACHABLE, "the connection was closed, and its sandboxes with it"),
+                            SANDBOX_NOT_RUN_ENVIRONMENT);
     struct pending pending = {0};
     sandbox_error_t r = conn_begin(conn, request, &pending);
     return r == SANDBOX_OK ? conn_finish(conn, &pending, want, ret_reply) : r;

@@ -85,8 +85,13 @@ sandbox_error_t conn_begin(sandbox_conn_t *conn, Sandbox__ClientMessage *request
 // The engine's error, DAEMON_UNREACHABLE when the connection broke, INTERNAL for an answer of another kind.
 sandbox_error_t conn_finish(sandbox_conn_t *conn, struct pending *pending, Sandbox__ServerMessage__ResponseCase want,
                             Sandbox__ServerMessage **ret_reply);
-// As conn_finish for a StreamResponse; the descriptor that came with it to *ret_fd.
-sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending, uint32_t sandbox_id, int *ret_fd);
+// What a StreamResponse says, and the descriptor that came with it, the caller's.
+struct stream_made {
+    int fd;
+    uint32_t isolation, grant_id;
+};
+// As conn_finish for a StreamResponse.
+sandbox_error_t conn_finish_stream(sandbox_conn_t *conn, struct pending *pending, uint32_t sandbox_id, struct stream_made *ret);
 // Both.
 sandbox_error_t conn_call(sandbox_conn_t *conn, Sandbox__ClientMessage *request, Sandbox__ServerMessage__ResponseCase want,
                           Sandbox__ServerMessage **ret_reply);

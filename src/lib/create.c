@@ -16,6 +16,8 @@ static sandbox_error_t check_spec(const sandbox_spec_t *spec)
         return fail(SANDBOX_ERR_INVALID_SPEC, "spec.template_name is not set: name a template");
     if (spec->min_isolation > SANDBOX_ISOLATION_VM)
         return fail(SANDBOX_ERR_INVALID_SPEC, "spec.min_isolation %u is not an isolation tier", spec->min_isolation);
+    if (spec->grant_profile != NULL && spec->grant_profile[0] == '\0')
+        return fail(SANDBOX_ERR_INVALID_SPEC, "spec.grant_profile is empty: name a profile, or leave it NULL");
     // On the wire an empty key stands for none, so the engine could not tell.
     if (spec->session_key != NULL && spec->session_key[0] == '\0')
         return fail(SANDBOX_ERR_INVALID_SPEC, "spec.session_key is empty: it has 1 to 127 printable bytes, or is NULL");
@@ -31,9 +33,10 @@ static sandbox_error_t no_weaker_than(const sandbox_spec_t *spec, sandbox_handle
         return SANDBOX_OK;
     sandbox_isolation_t got = sandbox_isolation(h);
     sandbox_destroy(h);
-    return fail(SANDBOX_ERR_INVALID_SPEC,
-                "the engine made a sandbox of tier %s, weaker than the %s asked for; it was destroyed",
-                sandbox_isolation_name(got), sandbox_isolation_name((sandbox_isolation_t)spec->min_isolation));
+    sandbox_error_t r =
+        fail(SANDBOX_ERR_INVALID_SPEC, "the engine made a sandbox of tier %s, weaker than the %s asked for; it was destroyed",
+             sandbox_isolation_name(got), sandbox_isolation_name((sandbox_isolation_t)spec->min_isolation));
+    return fail_not_run(r, SANDBOX_NOT_RUN_ISOLATION);
 }
 
 static sandbox_error_t adopt(sandbox_conn_t *conn, const sandbox_spec_t *spec, const Sandbox__CreateResponse *made,
@@ -79,6 +82,12 @@ sandbox_error_t sandbox_conn_create(sandbox_conn_t *conn, const sandbox_spec_t *
     create.egress_deny_all = spec->egress_deny_all != 0;
     create.min_isolation = spec->min_isolation;
     create.disk_mib = spec->disk_mib;
+    if (spec->grant_profile != NULL)
+        create.grant_profile = (char *)spec->grant_profile;
+    if (spec->principal != NULL) {
+        create.opt_principal_case = SANDBOX__CREATE_REQUEST__OPT_PRINCIPAL_PRINCIPAL;
+        create.principal = (char *)spec->principal;
+    }
     cleanup_free ProtobufCBinaryData *env = NULL, *egress = NULL;
     r = bytes_of_list(spec->env_vars, "env_vars", &env, &create.n_env_vars);
     if (r == SANDBOX_OK)

@@ -50,6 +50,8 @@ sandbox_error_t fail(sandbox_error_t code, const char *format, ...)
     va_list args;
     va_start(args, format);
     last.code = code;
+    // What is refused in here went nowhere; of what went out, the engine says it.
+    last.not_run = code == SANDBOX_ERR_INVALID_SPEC || code == SANDBOX_ERR_TOO_LARGE ? SANDBOX_NOT_RUN_REQUEST : 0;
     vsnprintf(last.text, sizeof last.text, format, args);
     va_end(args);
     return code;
@@ -58,7 +60,7 @@ sandbox_error_t fail(sandbox_error_t code, const char *format, ...)
 sandbox_error_t fail_with_text_of_peer(sandbox_error_t code, const char *text)
 {
     if (text == NULL || text[0] == '\0')
-        return fail(code, "%s", sandbox_error_string(code));
+        return fail_not_run(fail(code, "%s", sandbox_error_string(code)), SANDBOX_NOT_RUN_UNKNOWN);
     size_t n = strlen(text), used = 0;
     for (size_t i = 0; i < n;) {
         const uint8_t *s = (const uint8_t *)text + i;
@@ -78,7 +80,26 @@ sandbox_error_t fail_with_text_of_peer(sandbox_error_t code, const char *text)
     }
     last.text[used] = '\0';
     last.code = code;
+    last.not_run = SANDBOX_NOT_RUN_UNKNOWN;
     return code;
+}
+
+sandbox_error_t fail_not_run(sandbox_error_t code, sandbox_not_run_t reason)
+{
+    last.not_run = (int)reason;
+    return code;
+}
+
+sandbox_not_run_t sandbox_last_not_run(void)
+{
+    return (sandbox_not_run_t)last.not_run;
+}
+
+const char *sandbox_not_run_name(sandbox_not_run_t reason)
+{
+    static const char *const names[] = {"",          "request",  "permission", "protocol", "unsupported",
+                                        "isolation", "capacity", "environment"};
+    return (unsigned)reason < sizeof names / sizeof names[0] ? names[reason] : "";
 }
 
 sandbox_error_t fail_memory(void)

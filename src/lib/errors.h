@@ -14,6 +14,9 @@ sandbox_error_t fail_with_text_of_peer(sandbox_error_t code, const char *text);
 // SANDBOX_ERR_INTERNAL, out of memory.
 sandbox_error_t fail_memory(void);
 
+// Says of the error that was just set why nothing ran; returns `code`.
+sandbox_error_t fail_not_run(sandbox_error_t code, sandbox_not_run_t reason);
+
 // The code in an ErrorResponse: one this header knows, else SANDBOX_ERR_INTERNAL.
 sandbox_error_t error_from_wire(int32_t code);
 

@@ -28,6 +28,10 @@ static sandbox_error_t check_spec(const sandbox_exec_spec_t *spec)
                     spec->stdin_len, SANDBOX_MAX_STDIN);
     if (spec->stdin_len > 0 && spec->stdin_data == NULL)
         return fail(SANDBOX_ERR_INVALID_SPEC, "stdin_data is NULL, but stdin_len is %zu", spec->stdin_len);
+    if (spec->min_isolation > SANDBOX_ISOLATION_VM)
+        return fail(SANDBOX_ERR_INVALID_SPEC, "min_isolation %u is not an isolation tier", spec->min_isolation);
+    if (spec->grant_profile != NULL && spec->grant_profile[0] == '\0')
+        return fail(SANDBOX_ERR_INVALID_SPEC, "grant_profile is empty: name a profile, or leave it NULL");
     sandbox_error_t r = check_variables(spec->env);
     if (r == SANDBOX_OK)
         r = check_reserved(spec->reserved, sizeof spec->reserved / sizeof spec->reserved[0], "sandbox_exec_spec_t");
@@ -121,15 +125,30 @@ sandbox_error_t exec_result_take(const Sandbox__Guest__ExecResult *e, sandbox_ex
     return SANDBOX_OK;
 }
 
-static sandbox_error_t send_exec(sandbox_handle_t *handle, Sandbox__Guest__Exec *exec, sandbox_exec_result_t *out_result)
+static sandbox_error_t send_exec(sandbox_handle_t *handle, Sandbox__Guest__Exec *exec, const sandbox_exec_spec_t *spec,
+                                 sandbox_exec_result_t *out_result)
 {
     DEFINE_OPERATION(op, EXEC, exec, exec);
+    exec_put_grant(&op, spec, SANDBOX__GUEST_REQUEST);
     Sandbox__Guest__Result *result = NULL;
-    sandbox_error_t r = guest_call(handle, &op, &result);
+    struct guest_facts facts;
+    sandbox_error_t r = guest_call_with(handle, &op, &result, &facts);
     if (r == SANDBOX_OK)
         r = exec_result_take(result->exec, out_result);
+    if (r == SANDBOX_OK)
+        exec_result_complete(handle, facts.isolation, facts.grant_id, out_result);
     pb_free(result);
     return r;
+}
+
+void exec_result_complete(sandbox_handle_t *handle, uint32_t isolation, uint32_t grant_id, sandbox_exec_result_t *result)
+{
+    sandbox_grant_trace_t *trace = NULL;
+    result->isolation = isolation;
+    result->grant_id = grant_id;
+    // Without it, the command has ended all the same.
+    if (grant_id != 0 && sandbox_grant_trace(handle, grant_id, &trace) == SANDBOX_OK)
+        result->grant = trace;
 }
 
 sandbox_error_t sandbox_exec(sandbox_handle_t *handle, const sandbox_exec_spec_t *spec, sandbox_exec_result_t *out_result)
@@ -141,7 +160,7 @@ sandbox_error_t sandbox_exec(sandbox_handle_t *handle, const sandbox_exec_spec_t
                                    : "out_result");
     cleanup_exec_request struct exec_request request;
     sandbox_error_t r = exec_request_init(&request, spec);
-    return r == SANDBOX_OK ? send_exec(handle, &request.exec, out_result) : r;
+    return r == SANDBOX_OK ? send_exec(handle, &request.exec, spec, out_result) : r;
 }
 
 void sandbox_exec_result_free(sandbox_exec_result_t *result)
@@ -150,5 +169,6 @@ void sandbox_exec_result_free(sandbox_exec_result_t *result)
         return;
     free(result->out);
     free(result->err);
+    sandbox_grant_trace_free((sandbox_grant_trace_t *)result->grant);
     *result = (sandbox_exec_result_t){0};
 }

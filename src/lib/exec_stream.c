@@ -15,6 +15,8 @@ sandbox_error_t stream_take_exec_result(sandbox_stream_t *s, const Sandbox__Gues
     sandbox_error_t r = exec_result_take(&bare, &s->result);
     // Nothing of it is missing: it has been passed on.
     s->result.output_truncated = s->result.output_limit_hit;
+    s->result.isolation = s->isolation;
+    s->result.grant_id = s->grant_id;
     return r;
 }
 
@@ -64,6 +66,7 @@ sandbox_error_t sandbox_exec_stream(sandbox_handle_t *handle, const sandbox_exec
     exec.terminal = options->terminal ? &terminal : NULL;
     exec.open_stdin = options->open_stdin || spec->stdin_len > 0;
     DEFINE_STREAM(op, EXEC, exec, &exec);
+    exec_put_grant(&op, spec, SANDBOX__STREAM_REQUEST);
     sandbox_stream_t *s = NULL;
     r = stream_start(handle, &op, stream_take_exec_result, &s);
     if (r != SANDBOX_OK)
@@ -117,6 +120,7 @@ sandbox_error_t sandbox_exec_streaming(sandbox_handle_t *handle, const sandbox_e
     if (r == SANDBOX_OK) {
         *out_result = s->result;
         s->result = (sandbox_exec_result_t){0};
+        exec_result_complete(handle, s->isolation, s->grant_id, out_result);
     }
     sandbox_stream_free(s);
     return r;

@@ -87,6 +87,14 @@ static sandbox_error_t judge(const Sandbox__Guest__Result *result, int want)
 
 sandbox_error_t guest_call(sandbox_handle_t *handle, Sandbox__GuestRequest *op, Sandbox__Guest__Result **ret_result)
 {
+    struct guest_facts facts;
+    return guest_call_with(handle, op, ret_result, &facts);
+}
+
+sandbox_error_t guest_call_with(sandbox_handle_t *handle, Sandbox__GuestRequest *op, Sandbox__Guest__Result **ret_result,
+                                struct guest_facts *facts)
+{
+    *facts = (struct guest_facts){0};
     op->sandbox_id = handle->id;
     DEFINE_REQUEST(request, GUEST, guest, op);
     Sandbox__ServerMessage *reply = NULL;
@@ -98,6 +106,7 @@ sandbox_error_t guest_call(sandbox_handle_t *handle, Sandbox__GuestRequest *op, 
         r = fail(SANDBOX_ERR_INTERNAL, "the engine's answer is about another sandbox");
     } else {
         const ProtobufCBinaryData *body = &reply->guest->body;
+        *facts = (struct guest_facts){.isolation = reply->guest->isolation, .grant_id = reply->guest->grant_id};
         result = (Sandbox__Guest__Result *)pb_unpack(&sandbox__guest__result__descriptor, body->data, body->len);
         r = result != NULL ? judge(result, (int)op->op_case) : guest_nonsense("it cannot be parsed");
     }

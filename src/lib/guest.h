@@ -11,6 +11,13 @@
 // Runs one operation (`op` with op_case set; its sandbox_id is set here) and waits.  After SANDBOX_OK the result has status
 // OK and is of the kind asked for; free it with pb_free.
 sandbox_error_t guest_call(sandbox_handle_t *handle, Sandbox__GuestRequest *op, Sandbox__Guest__Result **ret_result);
+// What the engine says of an operation that it relayed, beside the guest's result.
+struct guest_facts {
+    uint32_t isolation, grant_id;
+};
+// The same, with that; it is set whenever the operation was relayed, whatever became of it.
+sandbox_error_t guest_call_with(sandbox_handle_t *handle, Sandbox__GuestRequest *op, Sandbox__Guest__Result **ret_result,
+                                struct guest_facts *facts);
 
 // SANDBOX_OK, or what the result's status stands for, with its sentence.
 sandbox_error_t guest_error_of(const Sandbox__Guest__Result *result);

@@ -51,6 +51,7 @@ sandbox_handle_t *handle_new(sandbox_conn_t *conn, const Sandbox__CreateResponse
     h->conn = conn_ref(conn);
     h->id = made->sandbox_id;
     h->isolation = made->isolation;
+    h->grant_id = made->grant_id;
     snprintf(h->start, sizeof h->start, "%s", made->start);
     pthread_mutex_lock(&conn->lock);
     h->next = conn->handles;
@@ -231,6 +232,11 @@ uint32_t sandbox_id(const sandbox_handle_t *handle)
 sandbox_isolation_t sandbox_isolation(const sandbox_handle_t *handle)
 {
     return handle != NULL ? (sandbox_isolation_t)handle->isolation : SANDBOX_ISOLATION_NONE;
+}
+
+uint32_t sandbox_grant_id(const sandbox_handle_t *handle)
+{
+    return handle != NULL ? handle->grant_id : 0;
 }
 
 const char *sandbox_start_kind(const sandbox_handle_t *handle)

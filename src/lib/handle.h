@@ -10,6 +10,7 @@ struct sandbox_handle_t {
     sandbox_conn_t *conn;  // holds a reference
     uint32_t id;
     uint32_t isolation;
+    uint32_t grant_id;  // of the one it was created with; 0: none
     char start[START_KIND_MAX + 1];
     sandbox_network_t *network;                // NULL: it has none; with all it points to, in one piece
     struct sandbox_handle_t *next, *previous;  // in conn->handles, under conn->lock

@@ -19,6 +19,7 @@ typedef sandbox_error_t stream_result_fn(sandbox_stream_t *stream, const Sandbox
 
 struct sandbox_stream_t {
     int fd;
+    uint32_t isolation, grant_id;  // as the engine said
     Sandbox__StreamRequest__OpCase op;
     stream_result_fn *take_result;
     pthread_mutex_t send_lock;

@@ -3,7 +3,7 @@
 #include "lib/errors.h"
 #include "lib/stream.h"
 
-static sandbox_error_t ask(sandbox_handle_t *handle, Sandbox__StreamRequest *op, int *ret_fd)
+static sandbox_error_t ask(sandbox_handle_t *handle, Sandbox__StreamRequest *op, struct stream_made *ret)
 {
     sandbox_conn_t *conn = handle->conn;
     if (conn_is_ours(conn) && conn_closed(conn))
@@ -12,7 +12,7 @@ static sandbox_error_t ask(sandbox_handle_t *handle, Sandbox__StreamRequest *op,
     DEFINE_REQUEST(request, STREAM, stream, op);
     struct pending pending = {0};
     sandbox_error_t r = conn_begin(conn, &request, &pending);
-    return r == SANDBOX_OK ? conn_finish_stream(conn, &pending, handle->id, ret_fd) : r;
+    return r == SANDBOX_OK ? conn_finish_stream(conn, &pending, handle->id, ret) : r;
 }
 
 sandbox_error_t stream_start(sandbox_handle_t *handle, Sandbox__StreamRequest *op, stream_result_fn *take_result,
@@ -21,9 +21,13 @@ sandbox_error_t stream_start(sandbox_handle_t *handle, Sandbox__StreamRequest *o
     cleanup_free sandbox_stream_t *s = calloc(1, sizeof *s);
     if (s == NULL)
         return fail_memory();
-    sandbox_error_t r = ask(handle, op, &s->fd);
+    struct stream_made made = {.fd = -1};
+    sandbox_error_t r = ask(handle, op, &made);
     if (r != SANDBOX_OK)
         return r;
+    s->fd = made.fd;
+    s->isolation = made.isolation;
+    s->grant_id = made.grant_id;
     s->op = op->op_case;
     s->take_result = take_result;
     atomic_init(&s->window, STREAM_WINDOW);
@@ -41,6 +45,11 @@ void sandbox_stream_free(sandbox_stream_t *stream)
     pthread_mutex_destroy(&stream->send_lock);
     sandbox_exec_result_free(&stream->result);
     free(stream);
+}
+
+uint32_t sandbox_stream_grant_id(const sandbox_stream_t *stream)
+{
+    return stream != NULL ? stream->grant_id : 0;
 }
 
 int sandbox_stream_fd(const sandbox_stream_t *stream)

@@ -43,7 +43,8 @@ static const struct {
     [JAIL_OP_IMAGE] = {.fds = 1},
     [JAIL_OP_KERNEL] = {.fds = 2},
     [JAIL_OP_START_VM] = {.fds = 3, .uses_start = true, .takes_volume = true, .has_line = true},
-    [JAIL_OP_CLONE_VM] = {.fds = 6, .more_fds = 1, .uses_start = true, .may_wait = true},
+    [JAIL_OP_CLONE_VM] =
+        {.fds = 6, .more_fds = 1, .uses_start = true, .takes_volume = true, .may_wait = true, .has_line = true},
     [JAIL_OP_NETWORK] = {.is_network = true},
     [JAIL_OP_DIAL] = {.uses_slot = true},
     [JAIL_OP_SNAPSHOT] = {.uses_slot = true, .layers = 1, .needs_layer = true},

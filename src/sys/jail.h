@@ -9,7 +9,7 @@
 // Volumes (a session's /workspace) are ext4 images that only the jailer touches.  The engine names one by 16 bytes of its own
 // choice, which the jailer writes as hexadecimal digits: there is no name in them to be checked.  A volume is made for machines
 // or for the host's kernel, and the jailer never gives one of the first kind to the second: START finds none of a machine's,
-// START_VM none of the host's.
+// START_VM and CLONE_VM none of the host's.
 //
 // Networks.  A sandbox has none, or one line: a device of its own with an address of its own, whose other end is in a network
 // namespace that belongs to the jailer alone (jailer/network.h).  No packet gets from there to the host or to another sandbox,
@@ -40,7 +40,7 @@
 #include <sys/types.h>
 
 enum {
-    JAIL_PROTOCOL_VERSION = 7,
+    JAIL_PROTOCOL_VERSION = 8,
     JAIL_FDS_MAX = 7,           // descriptors with one request
     JAIL_REPLY_FDS_MAX = 4,     // and with one reply
     JAIL_TEMPLATES_MAX = 64,    // templates mounted at once
@@ -88,8 +88,8 @@ enum jail_op {
     JAIL_OP_START_VM,  // start a machine; three descriptors: the monitor's ends of its control channel (SOCK_SEQPACKET), of
                        // vsock for connections to it (a listening SOCK_STREAM) and from it (SOCK_SEQPACKET)
     JAIL_OP_CLONE_VM,  // start a machine from a snapshot of one of this shape; six descriptors: those of START_VM, and of the
-                       // snapshot state, memory and disk layer (files); a seventh: its working set.  It has no volume and no
-                       // line: no snapshot is of a machine with one
+                       // snapshot state, memory and disk layer (files); a seventh: its working set.  No snapshot is of a
+                       // machine with a volume or a line; a clone may have them
     JAIL_OP_NETWORK,   // what lines are like from here on: see struct jail_network.  -EBUSY while a sandbox has one
     JAIL_OP_DIAL,      // a new TCP socket from which the sandbox, and nothing else, can be connected to; its line is with
                        // JAIL_LINE_PUBLISH.  The reply brings one descriptor, not connected, not blocking
@@ -116,7 +116,7 @@ struct jail_start {
 };
 
 struct jail_volume {
-    uint8_t id[JAIL_VOLUME_ID];  // START, START_VM: which one /workspace is, all zero for none; VOLUME_*: which one
+    uint8_t id[JAIL_VOLUME_ID];  // START, *_VM: which one /workspace is, all zero for none; VOLUME_*: which one
     uint64_t mib;                // VOLUME_CREATE
     uint32_t machine;            // VOLUME_CREATE: 1 for START_VM, 0 for START
     uint32_t reserved;           // 0
@@ -134,7 +134,7 @@ enum {
 };
 
 struct jail_network {
-    uint32_t line;             // START, START_VM: bits; else 0
+    uint32_t line;             // START, START_VM, CLONE_VM: bits; else 0
     uint16_t port;             // NETWORK: of the broker, at the host end of every line
     uint8_t synthetic[4];      // NETWORK: first address of the synthetic range (wire/broker.h), network order; outside the pool
     uint8_t synthetic_prefix;  // NETWORK: its length in bits, or 0: no line is transparent
@@ -192,8 +192,8 @@ struct jail_reply {
     struct jail_taken taken;       // SNAPSHOT
     char detail[JAIL_DETAIL_MAX];  // which step failed, for the log and the operator
     uint8_t volumes[JAIL_VOLUMES_LISTED][JAIL_VOLUME_ID];
-    // START, START_VM.  With PROXY come descriptors, in the order of enum broker_fd (wire/broker.h): the proxy's listener, and
-    // with TRANSPARENT also the listener for what is redirected and both of DNS.
+    // START, START_VM, CLONE_VM.  With PROXY come descriptors, in the order of enum broker_fd (wire/broker.h): the proxy's
+    // listener, and with TRANSPARENT also the listener for what is redirected and both of DNS.
     struct jail_line line;
 };
 

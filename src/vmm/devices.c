@@ -76,7 +76,7 @@ static int make_block(struct devices *d, struct loop *loop, const struct guest_m
 static int make_volume(struct devices *d, struct loop *loop, const struct guest_memory *memory, const struct options *o)
 {
     const struct disk_config disk = {.base = -1, .delta = o->volume, .plain = true};
-    int r = disk_open(&disk, &d->volume);
+    int r = o->volume >= 0 ? disk_open(&disk, &d->volume) : 0;
     if (r < 0)
         return r;
     struct block_config block = {.disk = d->volume, .id = "volume"};
@@ -144,12 +144,12 @@ static int make_all(struct devices *d, struct loop *loop, const struct guest_mem
     if (r < 0)
         return r;
     *ret_what = "network device";
-    if (o->net >= 0)
+    if (o->net >= 0 || o->spare)
         r = make_net(d, loop, memory, o);
     if (r < 0)
         return r;
     *ret_what = "volume";
-    return o->volume >= 0 ? make_volume(d, loop, memory, o) : 0;
+    return o->volume >= 0 || o->spare ? make_volume(d, loop, memory, o) : 0;
 }
 
 int devices_new(struct loop *loop, const struct guest_memory *memory, const struct options *options,
@@ -243,6 +243,9 @@ int devices_restore(struct devices *devices, const struct devices_state *state, 
     for (size_t i = 0; i < devices->count; i++)
         if (virtio_mmio_restore(devices->mmio[i], &state->device[i].transport) < 0)
             return err_set(err, -EBADMSG, "the snapshot's state of device %zu makes no sense", i);
+    // No machine with a volume was ever saved: what its driver knows is a device without a disk.
+    if (devices->volume != NULL)
+        block_announce(devices->volume_block);
     return 0;
 }
 

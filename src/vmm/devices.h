@@ -1,5 +1,9 @@
 // The virtio devices of a machine, from the descriptors the engine gave, in an order that never changes: rng, disk, vsock, net,
 // volume.
+//
+// The set of its devices is part of a snapshot, and what is behind the last two is not.  With `spare` both are always there,
+// so that a machine that was saved with nothing behind them can be restored with a tap, with a volume, with both or with
+// neither.
 #ifndef VMM_DEVICES_H
 #define VMM_DEVICES_H
 

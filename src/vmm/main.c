@@ -60,6 +60,8 @@ static int write_snapshot(void *arg, enum vmm_snapshot what, const int *fds, siz
     if (p->options.volume >= 0)
         return err_set(err, -ENOTSUP,
                        "a machine with a volume is not saved: others will have written to it before a clone does");
+    if (p->options.net >= 0)
+        return err_set(err, -ENOTSUP, "a machine with a line is not saved: its clones would have its addresses");
     if ((count == VMM_REQUEST_FDS_MAX) != (p->options.delta >= 0))
         return err_set(err, -EINVAL, "a snapshot of this machine needs %s file for its disk",
                        p->options.delta >= 0 ? "a third" : "no third");

@@ -39,12 +39,14 @@ static const char help[] =
     "  --disk-mib N      the disk's size, if it is larger than the base\n"
     "  --disk-mib-s N    MiB a second, read and written each, from each disk at most\n"
     "  --disk-iops N     likewise requests a second\n"
-    "  --volume FD       a file, a second disk that the guest reads and writes as it is; not with --state\n"
+    "  --volume FD       a file, a second disk that the guest reads and writes as it is\n"
     "  --vsock FD        a listening Unix socket: each connection is one to a port of the guest\n"
     "  --vsock-out FD    a SOCK_SEQPACKET socket that gets the guest's own connections\n"
     "  --vsock-port N    a port the guest may connect to; may be given 16 times\n"
     "  --net FD          a tap device\n"
     "  --mac ADDRESS     the guest's address on it (default 02:00:00:00:00:02)\n"
+    "  --spare           without --volume or --net, the device all the same, with nothing behind it: a snapshot of such a\n"
+    "                    machine can be restored with one\n"
     "  --proc FD         a folder of /proc, to count and list pages of the guest's memory; needed for snapshots\n"
     "  --probe           say whether this KVM can run a stock kernel, as one line of JSON\n"
     "  --help, --version\n"
@@ -76,6 +78,7 @@ enum {
     OPT_VSOCK_PORT,
     OPT_NET,
     OPT_MAC,
+    OPT_SPARE,
     OPT_PROBE,
     OPT_HELP,
     OPT_VERSION
@@ -106,6 +109,7 @@ static const struct option long_options[] = {
     {"vsock-port", required_argument, NULL, OPT_VSOCK_PORT},
     {"net", required_argument, NULL, OPT_NET},
     {"mac", required_argument, NULL, OPT_MAC},
+    {"spare", no_argument, NULL, OPT_SPARE},
     {"probe", no_argument, NULL, OPT_PROBE},
     {"help", no_argument, NULL, OPT_HELP},
     {"version", no_argument, NULL, OPT_VERSION},
@@ -258,6 +262,9 @@ static int take(int option, struct options *o)
         return take_fd_option("net", FD_TAP, &o->net);
     case OPT_MAC:
         return take_mac(o->mac);
+    case OPT_SPARE:
+        o->spare = true;
+        return 0;
     case OPT_MEMORY:
         if (take_number("memory-mib", VMM_MEMORY_MIB_MIN, VMM_MEMORY_MIB_MAX, &o->memory_mib) < 0)
             return -1;
@@ -316,10 +323,9 @@ static int check_whole(const struct options *o)
                 "sandbox-vmm: --state and --kernel (--initramfs, --cmdline) exclude each other; see sandbox-vmm --help\n");
         return -1;
     }
-    if (o->state >= 0 && o->volume >= 0) {
-        fprintf(stderr,
-                "sandbox-vmm: --state and --volume exclude each other, as no snapshot is of a machine with a volume; see "
-                "sandbox-vmm --help\n");
+    if (o->state >= 0 && o->volume >= 0 && !o->spare) {
+        fprintf(stderr, "sandbox-vmm: --state with --volume needs --spare, as no snapshot is of a machine with a volume; see "
+                        "sandbox-vmm --help\n");
         return -1;
     }
     if (o->working_set >= 0 && o->state < 0) {

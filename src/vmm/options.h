@@ -16,6 +16,7 @@ struct options {
     int state, memory, working_set;  // of a snapshot
     int proc;
     bool waits;
+    bool spare;                      // net and volume are devices also where they are -1
     uint64_t disk_mib;               // 0: as large as the base
     uint64_t disk_mib_s, disk_iops;  // of the disk and of the volume, each; 0: no limit
     uint64_t memory_mib;

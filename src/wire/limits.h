@@ -22,6 +22,8 @@ enum {
     TEMPLATE_NAME_MAX = 64,
     SESSION_KEY_MAX = 127,
     EGRESS_ENTRIES_MAX = 64,
+    GRANT_PROFILE_MAX = 128,
+    PRINCIPAL_MAX = 256,
     FORK_MAX = 512,  // what fits one answer; max_fork may be less
 
     // Engine-agent (proto/agent.proto).
@@ -35,11 +37,18 @@ enum {
     PROCESSES_MAX = 256,            // background processes an agent knows, running or not
     PROCESS_RING_MAX = 256 * 1024,  // output kept of each of the two streams of one
     PROCESS_ARGV_MAX = 96,          // bytes of a process's arguments in a list
-    STREAM_PAYLOAD_MAX = 64 * 1024,  // of one frame on a stream line
-    STREAM_WINDOW = 128 * 1024,      // bytes of stdin that may be under way; fits a socket, so that sending never waits
+    HOST_API_VSOCK_PORT = 1025,     // on the host: where a machine's init calls for each connection to its line
+    HOST_API_PRELOAD_PART = 32 * 1024,  // bytes of one HostApiPreload
+    HOST_API_PRELOAD_MAX = 128 * 1024,  // of all of them
+    STREAM_PAYLOAD_MAX = 64 * 1024,     // of one frame on a stream line
+    STREAM_WINDOW = 128 * 1024,         // bytes of stdin that may be under way; fits a socket, so that sending never waits
 
     // Heap a parser may take for one message; protobuf's many small parts make it larger than the frame.
     UNPACK_HEAP_MAX = 1024 * 1024,
 };
+
+// A sandbox's line to its grants, and what is placed beside it.
+#define HOST_API_SOCKET_PATH "/run/host-api.sock"
+#define HOST_API_DIR "/run/host-api"
 
 #endif

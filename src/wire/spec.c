@@ -121,6 +121,18 @@ int spec_check_fork(const Sandbox__ForkRequest *r, uint32_t count_max, struct er
     return code == 0 ? check_env_total(r->n_env_vars, r->env_vars, err) : code;
 }
 
+// ---- grants ----
+
+static int check_grant(const char *profile, uint32_t min_isolation, struct err *err)
+{
+    if (min_isolation > SANDBOX_ISOLATION_VM)
+        return INVALID("min_isolation is %" PRIu32 "; it goes from 0 (no floor) to %d (vm)", min_isolation,
+                       SANDBOX_ISOLATION_VM);
+    if (strnlen(profile, GRANT_PROFILE_MAX + 1) > GRANT_PROFILE_MAX)
+        return INVALID("grant_profile is longer than %d bytes", (int)GRANT_PROFILE_MAX);
+    return 0;
+}
+
 // ---- create ----
 
 int spec_check_session_key(ProtobufCBinaryData key, struct err *err)
@@ -154,9 +166,8 @@ int spec_check_create(const Sandbox__CreateRequest *r, const struct spec_limits 
         code = INVALID("template_name is empty: name a template or an alias");
     if (code == 0 && !spec_template_name_ok(r->template_name))
         code = INVALID("template_name must be 1-%d of a-z, 0-9 and ._-, beginning with a letter or digit", TEMPLATE_NAME_MAX);
-    if (code == 0 && r->min_isolation > SANDBOX_ISOLATION_VM)
-        code = INVALID("min_isolation is %" PRIu32 "; it goes from 0 (no floor) to %d (vm)", r->min_isolation,
-                       SANDBOX_ISOLATION_VM);
+    if (code == 0)
+        code = check_grant(r->grant_profile, r->min_isolation, err);
     if (code == 0)
         code = check_env("env_vars", r->n_env_vars, r->env_vars, err);
     if (code == 0)
@@ -260,7 +271,17 @@ static int check_mkdir(const Sandbox__Guest__Mkdir *d, struct err *err)
     return code == 0 ? check_mode(d->mode, err) : code;
 }
 
+static int check_operation(const Sandbox__GuestRequest *r, struct err *err);
+
 int spec_check_guest(const Sandbox__GuestRequest *r, struct err *err)
+{
+    if (r->grant_profile[0] != '\0' && r->op_case != SANDBOX__GUEST_REQUEST__OP_EXEC)
+        return INVALID("grant_profile: only a command can have a grant");
+    int code = check_grant(r->grant_profile, r->min_isolation, err);
+    return code == 0 ? check_operation(r, err) : code;
+}
+
+static int check_operation(const Sandbox__GuestRequest *r, struct err *err)
 {
     switch (r->op_case) {
     case SANDBOX__GUEST_REQUEST__OP_EXEC:
@@ -311,7 +332,21 @@ static int check_any_path(ProtobufCBinaryData path, struct err *err)
     return code;
 }
 
+static int check_stream_operation(const Sandbox__StreamRequest *r, struct err *err);
+
 int spec_check_stream(const Sandbox__StreamRequest *r, struct err *err)
+{
+    int code = check_grant(r->grant_profile, r->min_isolation, err);
+    if (code == 0 && r->grant_profile[0] != '\0' && r->op_case != SANDBOX__STREAM_REQUEST__OP_EXEC) {
+        INVALID("grant_profile: a command in the background can have no grant, because it would outlive its call; nor can a "
+                "transfer");
+        err->not_run = SANDBOX__NOT_RUN__NOT_RUN_UNSUPPORTED;
+        return err->code;
+    }
+    return code == 0 ? check_stream_operation(r, err) : code;
+}
+
+static int check_stream_operation(const Sandbox__StreamRequest *r, struct err *err)
 {
     switch (r->op_case) {
     case SANDBOX__STREAM_REQUEST__OP_EXEC:

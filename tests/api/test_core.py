@@ -581,6 +581,53 @@ def who_sends_ahead_keeps_nobody_busy():
     a.stop()
 
 
+def under_way_in_every_way(a, engine):
+    """Requests that are at every stage when the end comes.  What lets the engine go on."""
+    client = Client(a)
+    session, doomed = client.session("ready"), client.session("doomed")
+    streams, creates, destroys = (engine.hold(kind) for kind in (fake_engine.STREAM, fake_engine.CREATE, fake_engine.DESTROY))
+    asked = []
+
+    def ask(method, path, body=None):
+        connection = client.connection()
+        connection.request(method, path, body=json.dumps(body) if isinstance(body, dict) else body)
+        asked.append(connection)
+
+    ask("POST", f"/v1/sessions/{session}/exec", {"command": "true"})
+    ask("POST", f"/v1/sessions/{session}/exec", {"command": "true", "stream": True})
+    ask("POST", f"/v1/sessions/{session}/exec", {"command": "true", "detach": True})
+    ask("GET", client.file(session, "/workspace/f"))
+    ask("PUT", client.file(session, "/workspace/f"), b"x")
+    for n in range(20):  # more than there are threads
+        ask("POST", "/v1/sessions", {"key": f"new {n}"})
+        ask("POST", "/v1/sessions", {"key": f"new {n}"})
+        ask("POST", f"/v1/sessions/{session}/exec", {"command": "false"})
+    ask("DELETE", f"/v1/sessions/{doomed}")
+    ask("POST", "/v1/sessions", {"key": "doomed"})
+    eventually(lambda: len(engine.waiting) >= 16, lambda: f"{len(engine.waiting)} are under way")
+    return asked, (streams, creates, destroys)
+
+
+def a_forced_end_comes_and_is_clean():
+    for answers in (True, False):
+        engine = FakeEngine()
+        a = Api(engine.path)
+        asked, held = under_way_in_every_way(a, engine)
+        a.process.send_signal(signal.SIGTERM)
+        eventually(lambda: a.lines("draining"), "it begins")
+        a.process.send_signal(signal.SIGTERM)
+        eventually(lambda: a.lines("stopped"), "it stops")
+        for event in held if answers else ():
+            event.set()
+        same(a.wait(), 0, f"exit code, with an engine that {'answers' if answers else 'says nothing any more'}: {a.log()[-3000:]}")
+        need("Sanitizer" not in a.log() and "runtime error" not in a.log(), a.log()[-6000:])
+        for event in held:
+            event.set()
+        for connection in asked:
+            connection.close()
+        engine.close()
+
+
 # ---- the engine ----------------------------------------------------------------------------------------------------------------
 
 def an_engine_that_stays_away_ends_it():
@@ -835,7 +882,7 @@ run_cases([refuses_to_start, a_file_names_listeners, tokens_are_files_of_digests
            tokens_change_without_a_restart, a_uid_is_known_by_its_socket, without_authentication_only_for_this_machine, tls_is_spoken,
            bad_requests_are_refused, requests_follow_each_other, a_thousand_requests_ahead_are_answered, methods_and_paths,
            continue_is_said_when_a_body_is_wanted, bodies_have_a_limit, json_is_read_strictly, slow_clients_end,
-           connections_have_a_limit, it_drains, who_still_waits_is_told_that_it_stops,
+           connections_have_a_limit, it_drains, a_forced_end_comes_and_is_clean, who_still_waits_is_told_that_it_stops,
            an_answer_that_is_being_taken_is_not_cut_by_a_drain, who_sends_ahead_keeps_nobody_busy, an_engine_that_stays_away_ends_it, errors_have_their_status,
            everything_is_counted_and_logged, many_at_once, attaching_and_renewing_are_uses, an_idle_session_gets_a_sandbox_by_attaching,
            settings_have_their_defaults, fields_reach_the_engine, what_fails_before_it_starts_is_no_stream,

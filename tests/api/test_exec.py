@@ -27,7 +27,7 @@ def running(marker):
 
 def results_have_every_field():
     out = CLIENT.execute(SESSION, "echo out; echo err >&2; exit 3")
-    same(set(out), {"exec_id", "exit_code", "term_signal", "timed_out", "output_truncated", "oom_killed", "duration_ms", "stdout", "stderr",
+    same(set(out), {"exec_id", "exit_code", "term_signal", "timed_out", "output_truncated", "oom_killed", "duration_ms", "stdout", "stderr", "isolation",
                     "stdout_bytes", "stderr_bytes"})
     same((out["exit_code"], out["term_signal"], out["timed_out"], out["output_truncated"], out["stdout"], out["stderr"]),
          (3, 0, False, False, "out\n", "err\n"))
@@ -63,7 +63,7 @@ def bad_ones_are_refused():
             ({"command": "a", "stdin": "a", "stdin_base64": "YQ=="}, 400, "stdin"), ({"command": "a", "stdin_base64": "Y"}, 400, "base64"),
             ({"command": "a", "stdin_base64": "YR=="}, 400, "base64"), ({"command": "a", "env": {"A=": "b"}}, 400, "env"),
             ({"command": "a", "env": {"": "b"}}, 400, "env"), ({"command": "a", "env": {"A": None}}, 400, "env"),
-            ({"command": "a", "grant_profile": "x"}, 400, "grant_profile"), ({"command": "a", "cwd": "relative"}, 400, ""),
+            ({"command": "a", "grant_profile": ""}, 400, "grant_profile"), ({"command": "a", "cwd": "relative"}, 400, ""),
             ({"command": "cat", "stdin": "x" * 65537}, 413, "65537"), ({"command": "a" * 70000}, 413, ""),
             ({"command": "a", "env": {f"V{n}": "" for n in range(257)}}, 400, "env")):
         answer = CLIENT.ask("POST", EXEC, fields)

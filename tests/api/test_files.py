@@ -11,7 +11,7 @@ import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 # pylint: disable=wrong-import-position
-from rig import Api, Client, eventually, need, raw, run_cases, same
+from rig import SLOW, Api, Client, eventually, need, raw, run_cases, same
 
 API = Api(os.environ["SANDBOX_SOCKET"])
 CLIENT = Client(API)
@@ -317,6 +317,53 @@ def requests_behind_a_file_wait_for_its_end():
     need(got.startswith(b"HTTP/1.1 200 ") and got.endswith(b"\r\n\r\n"), got[:100])
 
 
+def over_tls_files_are_the_same():
+    token = "sbt_" + "a" * 64
+    api = Api(os.environ["SANDBOX_SOCKET"], tcp=True, tls=True,
+              tokens=f"[alice]\ntoken_sha256 = {hashlib.sha256(token.encode()).hexdigest()}\n")
+    client = Client(api, token, tls=True)
+    session = client.session("tls")
+    for data in (b"x", os.urandom(1000003), os.urandom(LIMIT)):
+        client.good("PUT", client.file(session, "/workspace/f"), data, 204)
+        for _ in range(2):
+            same(hashlib.sha256(client.good("GET", client.file(session, "/workspace/f"), status=200).body).digest(),
+                 hashlib.sha256(data).digest(), f"{len(data)} bytes")
+    client.good("DELETE", f"/v1/sessions/{session}")
+    api.stop()
+
+
+def readers_have_time_while_they_read():
+    """Whoever takes some bytes now and then gets all of them, however long that takes; who takes none is cut off."""
+    api = Api(os.environ["SANDBOX_SOCKET"], settings={"progress_ms": 2000 * SLOW})
+    client = Client(api)
+    session = client.session("slow")
+    data = os.urandom(LIMIT)
+    client.good("PUT", client.file(session, "/workspace/f"), data, 204)
+    request = f"GET {client.file(session, '/workspace/f')} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with socket.socket(socket.AF_UNIX) as slow, socket.socket(socket.AF_UNIX) as stuck:
+        for s in (slow, stuck):
+            s.settimeout(60 * SLOW)
+            s.connect(api.socket)
+            s.sendall(request)
+        cut = {}
+
+        def read_on():
+            """Longer in all than progress_ms: until the other one is cut off, and to the end."""
+            nonlocal got
+            got += slow.recv(4096)
+            cut["lines"] = [line for line in api.lines("request") if line["aborted"]]
+            return cut["lines"]
+        got = b""
+        eventually(read_on, "the one that takes nothing is never cut off", 60)
+        need(len(got) < LIMIT, "the slow one was not slow enough to tell")
+        while len(got.split(b"\r\n\r\n", 1)[1]) < LIMIT:
+            got += slow.recv(1 << 20)
+        need(got.split(b"\r\n\r\n", 1)[1] == data, "other bytes")
+        same(len(cut["lines"]), 1, "requests that were cut off")
+    client.good("DELETE", f"/v1/sessions/{session}")
+    api.stop()
+
+
 def a_delete_ends_transfers():
     session = CLIENT.session("closed")
     CLIENT.good("PUT", CLIENT.file(session, "/workspace/f"), b"x" * LIMIT, 204)
@@ -346,5 +393,6 @@ def a_delete_ends_transfers():
 run_cases([bytes_go_in_and_out, chunked_bodies_go_in, more_than_the_limit_is_refused, ranges_of_bytes, flags_of_writes, names_are_decoded_once,
            paths_stay_inside, metadata_and_changes, a_replaced_file_is_old_or_new, broken_off_transfers_leave_nothing,
            a_file_that_shrinks_is_not_taken_for_whole, transfers_are_not_held_whole, pages_on_their_way_have_a_ceiling,
-           a_reader_who_goes_leaves_no_pipe, requests_behind_a_file_wait_for_its_end, a_delete_ends_transfers,
+           a_reader_who_goes_leaves_no_pipe, requests_behind_a_file_wait_for_its_end, over_tls_files_are_the_same,
+           readers_have_time_while_they_read, a_delete_ends_transfers,
            a_full_disk_is_said])

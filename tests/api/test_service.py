@@ -93,7 +93,7 @@ def its_facts_are_the_programs():
     same(unit.words("RestartForceExitStatus"), [str(EXIT_ENGINE_GONE)])
     settings = subprocess.run([PROGRAM, "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
     drain = int(re.search(r"drain_ms\D+(\d+)", settings).group(1))
-    need(int(unit["Service"]["TimeoutStopSec"]) * 1000 > drain + 2000, f"{drain} ms of draining are cut off")
+    need(int(unit["Service"]["TimeoutStopSec"]) * 1000 > drain + 7000, f"{drain} ms of draining are cut off")
     need(os.path.exists(ROOT + "/etc/api.conf") and unit.words("ExecStart")[1:] == ["--config", "/etc/sandbox-engine/api.conf"], "settings")
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The whole way out: a real engine, jailer and broker (scripts/stack) in a network namespace with an internet of its own, and real
-tools in real sandboxes.  Prints TAP.  SANDBOX_TEST_LONG=1: also npm, and more rounds of what kills."""
+tools in real sandboxes.  Prints TAP.  SANDBOX_TEST_LONG=1: also npm, and more rounds of what kills.
+SANDBOX_TEST_TIER=vm: every sandbox is a machine, a clone of a booted template as soon as there is one (tests/support/vm-tier)."""
 import io
 import os
 import re
@@ -8,92 +9,31 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 
 import rig
 from rig import eventually, need, same
+import whole
+from whole import System
 from www import BASE, Www
 
-sys.path.insert(0, os.path.join(rig.ROOT, "tests/system"))
-import own_system  # noqa: E402  pylint: disable=wrong-import-position
-from own_system import Client, Gone, Refused  # noqa: E402  pylint: disable=wrong-import-position
+import own_system  # pylint: disable=wrong-import-order
+from own_system import Gone, Refused  # pylint: disable=wrong-import-order
 
 LONG = os.environ.get("SANDBOX_TEST_LONG") == "1"
 TEMPLATE = "debian"
 SECRET = "Bearer only-the-broker-knows-this"
 INVALID_SPEC, UNAVAILABLE = -2, -9
+LEVELS = {"container": 2, "vm": 4}  # sandbox_isolation_t
 ENV = ["HOME", "LANG", "PATH", "PWD"]  # of every command
 
 
-def templates():
-    return subprocess.run([os.path.join(rig.ROOT, "tests/support/templates")], check=True, stdout=subprocess.PIPE,
-                          text=True).stdout.strip()
-
-
-if os.environ.get("SANDBOX_TEST_INSIDE") != "1" and os.geteuid() == 0:
-    os.environ["SANDBOX_TEMPLATES"] = templates()  # made out here, where there may be a network
-rig.enter()
-
-
-# ---- the system ---------------------------------------------------------------------------------------------------------------
-
-class System:
-    """scripts/stack in a folder of its own."""
-
-    def __init__(self, world):
-        self.folder = tempfile.mkdtemp(prefix="sandbox-test-egress.")
-        os.mkdir(self.folder + "/etc")
-        with open(self.folder + "/etc/credentials.conf", "w", encoding="ascii") as file:
-            file.write(f"api.example.org = {SECRET}\n")
-        tier = ["--set", "vm_kernel=none-for-this-test"] if own_system.TIER == "container" else []
-        deadline = 10000 * rig.SLOW
-        self.env = {**os.environ, "SANDBOX_BUILD": rig.BUILD,
-                    "SANDBOX_BROKER_ARGS": f"--set ca_file={world.folder}/ca.pem --set resolver={rig.DNS}",
-                    "SANDBOX_ENGINE_ARGS": " ".join([*tier, f"--set start_deadline_ms={deadline}",
-                                                     "--set allowed_services=index.example.org,*.dist.example.org:443",
-                                                     "--set egress_ceiling=*.example.org,other.example.net,1.1.1.1"])}
-        self.up()
-
-    def stack(self, verb):
-        result = subprocess.run([rig.ROOT + "/scripts/stack", verb, self.folder], env=self.env, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        need(result.returncode == 0, f"stack {verb}: {result.stdout}")
-        return result.stdout
-
-    def up(self):
-        return self.stack("up")
-
-    def client(self):
-        return Client(self.folder + "/run/engine.sock")
-
-    def pid(self, name):
-        with open(f"{self.folder}/etc/{name}.pid", encoding="ascii") as file:
-            return int(file.read().split()[0])
-
-    def text(self, name):
-        with open(f"{self.folder}/log/{name}.jsonl", "rb") as file:
-            return file.read()
-
-    def lines(self, event, name="broker", **wanted):
-        return rig.log_lines(self.text(name), event, **wanted)
-
-    def logged(self, event, name="broker", **wanted):
-        return eventually(lambda: self.lines(event, name, **wanted),
-                          lambda: f"no {event} {wanted} in {self.text(name).decode()[-2000:]}")
-
-    def broker_up(self, client):
-        return client.status()["network"]["broker_up"]
-
-    def end(self):
-        said = self.stack("down")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        return "killed" in said
-
-
+whole.enter()
 WORLD = rig.World()
 WWW = Www(WORLD)
-SYSTEM = System(WORLD)
+SYSTEM = System(WORLD, "egress", {"credentials.conf": f"api.example.org = {SECRET}\n"},
+                ["allowed_services=index.example.org,*.dist.example.org:443",
+                 "egress_ceiling=*.example.org,other.example.net,1.1.1.1"])
 CLIENT = SYSTEM.client()
 
 
@@ -141,6 +81,7 @@ def put_file(sandbox, path, content):
 
 def make(egress=(), **more):
     made = CLIENT.make(template=TEMPLATE, memory=512, egress=egress, **more)
+    same(made.isolation, LEVELS[own_system.TIER], "its tier")
     if made.network:
         with open(WORLD.folder + "/ca.pem", "rb") as file:
             put_file(made.id, "/workspace/ca.pem", file.read())

@@ -310,6 +310,47 @@ def there_is_a_ceiling_of_grants():
     broker.stop()
 
 
+def its_certificate_can_be_renewed():
+    folder = WORLD.folder + "/renewed"
+    os.makedirs(folder + "/archive")
+    os.makedirs(folder + "/live")
+
+    def put(name, number):
+        for kind in ("pem", "key"):
+            with open(f"{WORLD.folder}/{name}.{kind}", "rb") as file:
+                data = file.read()
+            path = f"{folder}/archive/{number}.{kind}"
+            with open(path, "wb") as file:
+                file.write(data)
+            os.chmod(path, 0o644)
+            link = f"{folder}/live/guard.{kind}"
+            os.symlink(f"../archive/{number}.{kind}", link + ".new")
+            os.rename(link + ".new", link)
+
+    def shown():
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with socket.create_connection((ADDRESS, 446), timeout=20 * rig.SLOW) as raw, context.wrap_socket(raw) as wire:
+            return ssl.DER_cert_to_PEM_cert(wire.getpeercert(True)).strip()
+
+    def certificate(name):
+        with open(f"{WORLD.folder}/{name}.pem", encoding="ascii") as file:
+            return file.read().strip()
+    put("site", 1)
+    broker = start(guard_listen=ADDRESS + ":446", guard_certificate=folder + "/live/guard.pem", guard_key=folder + "/live/guard.key")
+    same(shown(), certificate("site"))
+    put("stranger", 2)
+    same(shown(), certificate("site"), "before it was told")
+    broker.reload()
+    same(shown(), certificate("stranger"))
+    with open(folder + "/archive/2.pem", "w", encoding="ascii") as file:
+        file.write("nothing")
+    broker.reload()
+    need(broker.lines("reload_failed"), "a certificate that is none was taken")
+    same(shown(), certificate("stranger"), "after one that is none")
+    broker.stop()
+
+
 def settings_are_looked_at():
     for change, said in (({"guard_url": ""}, "guard_url"), ({"guard_url": "http://x.org/p"}, "https"), ({"guard_url": "https://x.org"}, "path"),
                          ({"guard_url": "https://x.org/"}, "path"), ({"guard_url": "https://x.org:8443/p"}, "443"),
@@ -361,7 +402,7 @@ def the_live_proof_fails_without_its_settings():
 
 CASES = [calls_go_the_same_way, a_body_goes_byte_for_byte, the_order_of_the_checks, sixteen_of_a_run_are_here,
          two_bodies_of_a_run_are_read_at_once, bodies_of_all_have_a_ceiling, the_end_of_a_run, budgets_are_the_brokers,
-         tokens_are_one_runs, strangers_get_nowhere, there_is_a_ceiling_of_grants, connections_wait_beyond_1024, settings_are_looked_at, the_live_proof_fails_without_its_settings]
+         tokens_are_one_runs, strangers_get_nowhere, there_is_a_ceiling_of_grants, connections_wait_beyond_1024, its_certificate_can_be_renewed, settings_are_looked_at, the_live_proof_fails_without_its_settings]
 
 try:
     FAILED = rig.run_cases(CASES)

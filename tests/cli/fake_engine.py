@@ -171,7 +171,7 @@ class Engine:
             return does if does == "hang up" else self.error(message, *does)
         ours, theirs = socket.socketpair()
         lines.append(ours)
-        answer = self.reply(message, STREAM, field(1, request[1][0]))
+        answer = self.reply(message, STREAM, field(1, request[1][0]) + field(2, 2))
         with theirs:
             socket.send_fds(peer, [struct.pack(">I", len(answer)) + answer], [theirs.fileno()])
         given = self.read_stdin(ours) if what.get(3) and 2 not in what else b""

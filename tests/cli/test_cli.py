@@ -152,7 +152,7 @@ def exec_prints_output_and_json_lines(engine):
     assert created["isolation"] == "container" and created["start"] == "pool" and created["create_ms"] >= 0
     assert executed == {"event": "exec", "index": 0, "exit_code": 3, "term_signal": 0, "timed_out": False,
                         "output_truncated": False, "output_limit_hit": False, "oom_killed": False, "duration_ms": 1.5,
-                        "stdout_bytes": 10, "stderr_bytes": 10}, executed
+                        "stdout_bytes": 10, "stderr_bytes": 10, "isolation": "container"}, executed
     assert lines[0].startswith('{"event":"created","sandbox_id":1,') and '"duration_ms":1.5,' in lines[2]
     assert engine.destroyed == [1]
 

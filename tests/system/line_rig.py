@@ -147,7 +147,7 @@ class Jail:
         _, fds, _, _ = socket.recv_fds(self.keeper, 1, 1)
         self.channel = socket.socket(fileno=fds[0])
         self.channel.settimeout(30 * SLOW)
-        need(self.call(HELLO).slot == 7, "another protocol")
+        need(self.call(HELLO).slot == 8, "another protocol")
         return self
 
     # -- the engine's part --

@@ -100,6 +100,8 @@ def every(data, number):
 
 
 CREATE, DESTROY, PAUSE, RESUME, INSPECT, GUEST, STATUS, SESSION_RENEW, STREAM, ERROR = 1, 2, 3, 4, 5, 6, 7, 8, 9, 15
+GRANT_TRACE = 60
+NOT_RUN = ["", "request", "permission", "protocol", "unsupported", "isolation", "capacity", "environment"]
 STREAM_STDIN, STREAM_STDIN_END, STREAM_EXIT, STREAM_WINDOW = 1, 2, 18, 22
 STREAM_ROOM, STREAM_PIECE = 128 * 1024, 32 * 1024
 
@@ -111,6 +113,7 @@ class Made:
         found = fields(body)
         self.id, self.token, self.isolation, self.start = found[1], found[2].decode(), found[3], found[4].decode()
         self.network = Network(found[5]) if 5 in found else None
+        self.grant = found.get(20, 0)
 
 
 class Network:
@@ -124,9 +127,29 @@ class Network:
 
 
 class Refused(Exception):
-    def __init__(self, code, text):
+    def __init__(self, code, text, not_run=0):
         super().__init__(f"error {code}: {text}")
-        self.code, self.text = code, text
+        self.code, self.text, self.not_run = code, text, NOT_RUN[not_run]
+
+
+class Trace:
+    """What a grant was used for: rows (method, route, status, delivered, request bytes, response bytes), and the sums."""
+
+    def __init__(self):
+        self.rows, self.findings, self.more = [], [], True
+
+    def add(self, body):
+        found = fields(body)
+        self.profile = found.get(2, b"").decode()
+        for data in every(body, 3):
+            row = fields(data)
+            need(row[1] == len(self.rows) + 1 and 8 in row, f"row {row} behind {len(self.rows)}")
+            self.rows.append((row[2].decode(), row[3].decode(), row.get(4, 0), bool(row.get(5)), row.get(6, 0), row.get(7, 0)))
+        self.findings += [{key: value.decode() if isinstance(value, bytes) else value for key, value in fields(data).items()}
+                          for data in every(body, 10)]
+        self.more, self.lost = bool(found.get(4)), bool(found.get(9))
+        self.calls, self.denied, self.shed, self.dropped = (found.get(key, 0) for key in (5, 6, 7, 8))
+        return len(self.rows) + len(self.findings)
 
 
 class Gone(Exception):
@@ -181,18 +204,19 @@ class Client:
         if kind == ERROR:
             error = fields(body)
             code = error[1] - (1 << 64) if error[1] >> 63 else error[1]
-            raise Refused(code, error[2].decode())
+            raise Refused(code, error[2].decode(), error.get(3, 0))
         return kind, body
 
     def call(self, kind, body):
         return self.answer(self.ask(kind, body))[1]
 
     def ask_create(self, memory=64, disk=0, template=TEMPLATE, key=None, ttl=0, wait_ms=20000 * SLOW, floor=0, egress=(),
-                   deny_all=False, transparent=False, env=()):
+                   deny_all=False, transparent=False, env=(), grant=None, principal=None):
         body = field(1, memory) + field(2, 1) + field(3, template) + field(5, wait_ms) + field(10, floor)
         body += field(6, key) + field(7, ttl) if key else b""
         body += b"".join(field(8, entry) for entry in egress) + b"".join(field(4, variable) for variable in env)
         body += (field(9, 1) if deny_all else b"") + (field(13, 1) if transparent else b"")
+        body += (field(20, grant) if grant else b"") + (field(21, principal) if principal is not None else b"")
         return self.ask(CREATE, body + (field(11, disk) if disk else b""))
 
     def make(self, **more):
@@ -264,8 +288,38 @@ class Client:
     def destroy(self, sandbox):
         self.answer(self.ask_about(DESTROY, sandbox))
 
-    def ask_exec(self, sandbox, script, timeout_ms=0):
-        return self.ask(GUEST, field(1, sandbox) + field(10, field(1, script) + field(2, 1) + field(5, timeout_ms)))
+    def ask_exec(self, sandbox, script, timeout_ms=0, grant=None, principal=None, floor=0):
+        more = (field(30, grant) if grant else b"") + (field(31, principal) if principal is not None else b"") + field(32, floor)
+        return self.ask(GUEST, field(1, sandbox) + field(10, field(1, script) + field(2, 1) + field(5, timeout_ms)) + more)
+
+    def granted(self, sandbox, script, grant, timeout_ms=60000, **more):
+        """A command with a grant: (exit code, output, trace)."""
+        response = fields(self.answer(self.ask_exec(sandbox, script, timeout_ms * SLOW, grant, **more))[1])
+        need(response.get(3, 0) >= 2 and response.get(4, 0) > 0, f"no tier or no grant in {response}")
+        command = fields(fields(response[2])[10])
+        return command.get(1, 0), (command.get(5, b"") + command.get(6, b"")).decode("utf-8", "replace"), \
+            self.trace(sandbox, response[4])
+
+    def trace(self, sandbox, grant):
+        trace, after = Trace(), 0
+        while trace.more:
+            after = trace.add(self.call(GRANT_TRACE, field(1, sandbox) + field(2, grant) + field(3, after)))
+        return trace
+
+    def stream(self, sandbox, script, grant=None, timeout_ms=0, **more):
+        """A streamed command: its line, and the answer's fields."""
+        self.last_id += 1
+        asked = field(1, script) + field(2, 1) + field(5, timeout_ms)
+        body = field(1, sandbox) + field(10, field(1, asked)) + (field(30, grant) if grant else b"")
+        body += b"".join(field(number, value) for number, value in more.get("also", ()))
+        message = field(STREAM, body) + field(100, self.last_id)
+        self.socket.sendall(struct.pack(">I", len(message)) + message)
+        head, fds, _, _ = socket.recv_fds(self.socket, 4, 1)
+        answer = fields(self._bytes(struct.unpack(">I", head)[0]))
+        if ERROR in answer:
+            error = fields(answer[ERROR])
+            raise Refused(error[1] - (1 << 64), error[2].decode(), error.get(3, 0))
+        return socket.socket(fileno=fds[0]), fields(answer[STREAM])
 
     def done(self, request):
         """(exit code, signal, stdout, stderr) of an exec."""

@@ -89,9 +89,9 @@ static void a_spec_that_makes_no_sense_is_refused(void **state)
     spec.argv = empty;
     assert_fails(sandbox_exec(h, &spec, &r), SANDBOX_ERR_INVALID_SPEC);
     spec.argv = argv;
-    spec.reserved[7] = 1;
+    spec.reserved[4] = 1;
     assert_fails(sandbox_exec(h, &spec, &r), SANDBOX_ERR_INVALID_SPEC);
-    spec.reserved[7] = 0;
+    spec.reserved[4] = 0;
     static const char *const bad[] = {"NO_EQUALS_SIGN", "=x", ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *env[] = {bad[i], NULL};

@@ -124,13 +124,13 @@ class Machine(Vm):
 class Rig:
     def __init__(self, vmlinuz):
         self.kernel = vm_rig.vmlinux(vmlinuz)
-        self.initramfs = vm_rig.initramfs(INIT, vm_rig.modules(vmlinuz))
+        self.initramfs = vm_rig.initramfs(INIT, vm_rig.modules(vmlinuz, vm_rig.MODULES + vm_rig.NET_MODULES))
         self.base = os.memfd_create("base")
         os.write(self.base, b"base".ljust(DISK, b"\0"))
 
-    def boot(self, mib=160, vcpus=1, **more):
+    def boot(self, mib=160, vcpus=1, options=(), **more):
         return Machine(["--memory-mib", str(mib), "--vcpus", str(vcpus)], self.base,
-                       {"kernel": self.kernel, "initramfs": self.initramfs, **more}, ["--cmdline", CMDLINE])
+                       {"kernel": self.kernel, "initramfs": self.initramfs, **more}, ["--cmdline", CMDLINE, *options])
 
     def clone(self, files, mib=160, vcpus=1, options=(), **more):
         state, memory, delta = files
@@ -371,9 +371,116 @@ def a_machine_with_a_volume_is_not_saved(rig):
         os.close(fd)
 
 
+class Line:
+    """Both ends of what is a tap to a machine."""
+
+    def __init__(self):
+        self.host, self.tap = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.host.settimeout(vm_rig.DEADLINE_S)
+
+    def frame(self):
+        """The next of the guest program's; its kernel sends some of its own.  None: there is none, and the end does not wait."""
+        while True:
+            try:
+                frame = self.host.recv(4096)
+            except BlockingIOError:
+                return None
+            if frame[24:26] == b"\x88\x88":
+                return frame
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.host.close()
+        self.tap.close()
+
+
+def spare_template(rig):
+    """Of a machine with places for a line and a volume, and nothing there; the network device had been up, and had frames to send."""
+    with rig.boot(options=["--spare"]) as vm:
+        vm.console_until("@ready")
+        equal(vm.say("volume"), "0", "a volume's bytes")
+        sent, mac = vm.say("frames 3").split()
+        equal((sent, mac), ("3", "02:00:00:00:00:02"), "frames")
+        equal(vm.say("vwrite 0 x"), "failed", "a write where there is nothing")
+        files = vm.snapshot()
+        equal(vm.ask(SHUTDOWN).error, 0, "shutdown")
+    return [files[0], sealed(files[1]), files[2]]
+
+
+def clones_with_something_in_spare_places(rig):
+    files = spare_template(rig)
+    # Nothing there either: a device, and nowhere that a frame could go.  It works on, and can be saved again.
+    with rig.clone(files, options=["--spare"]) as vm:
+        equal(vm.say("volume"), "0", "a volume's bytes")
+        assert int(vm.say("frames 600").split()[0]) > 0, "the guest's kernel takes none"
+        equal(vm.state()["wrong"], 0, "state")
+        for fd in vm.snapshot():
+            os.close(fd)
+    # Both, in two clones at once: what was offered to the template's device goes out once it has a line, and is each one's own.
+    volumes = [os.memfd_create(f"volume{i}") for i in range(2)]
+    with Line() as first, Line() as second:
+        for i, fd in enumerate(volumes):
+            os.truncate(fd, (i + 1) * DISK)
+        clones = [rig.clone(files, options=["--spare"], net=line.tap.fileno(), volume=fd)
+                  for line, fd in ((first, volumes[0]), (second, volumes[1]))]
+        for i, (vm, line) in enumerate(zip(clones, (first, second))):
+            for _ in range(3):
+                frame = line.frame()
+                equal((len(frame), frame[:12], frame[12:24]), (76, bytes(12), b"\xff" * 6 + bytes.fromhex("020000000002")), "a frame")
+            equal(vm.say(f"frames {i + 1}").split()[0], str(i + 1), "frames")
+            for _ in range(i + 1):
+                equal(len(line.frame()), 76, "a frame")
+            end = time.monotonic() + vm_rig.DEADLINE_S
+            while vm.say("volume") != str((i + 1) * DISK):
+                assert time.monotonic() < end, vm.say("volume")
+                time.sleep(0.02)
+            equal(vm.say(f"vwrite 5 clone{i}"), f"clone{i}", "written")
+            equal(os.pread(volumes[i], 6, 5 * SECTOR), b"clone%d" % i, "on the host")
+            equal(vm.ask(PAUSE).error, 0, "pause")
+            refused = [os.memfd_create("refused") for _ in range(3)]
+            assert vm.ask(SNAPSHOT, fds=refused).error != 0, "a machine with a line and a volume was saved"
+            equal([os.fstat(fd).st_size for fd in refused], [0, 0, 0], "what was written")
+            for fd in refused:
+                os.close(fd)
+        for line in (first, second):
+            line.host.setblocking(False)
+            assert line.frame() is None, "a frame too many"
+        for vm in clones:
+            vm.__exit__(None, None, None)
+    # The volume's next machine finds what the last one wrote.
+    with rig.clone(files, options=["--spare"], volume=volumes[0]) as vm:
+        end = time.monotonic() + vm_rig.DEADLINE_S
+        while vm.say("volume") == "0":
+            assert time.monotonic() < end, "its driver does not look"
+            time.sleep(0.02)
+        equal(vm.say("vread 5"), "clone0", "read")
+    for fd in [*files, *volumes]:
+        os.close(fd)
+
+
+def without_places_there_is_no_clone_with_them(rig):
+    """A template of before there were any; and the other way round."""
+    with rig.boot() as vm:
+        vm.console_until("@ready")
+        files = vm.snapshot()
+    files = [files[0], sealed(files[1]), files[2]]
+    refused(rig, files, ["--spare"], "the snapshot has 3 devices, this machine 5")
+    for fd in files:
+        os.close(fd)
+
+
+def refused(rig, files, options, why):
+    with rig.clone(files, options=options) as vm:
+        ended = vm.event(ENDED)
+        assert ended.reason == "set-up failed" and why in ended.detail, (ended.reason, ended.detail)
+
+
 CASES = [a_clone_goes_on, what_a_clone_wrote_is_enough, several_processors, eight_clones_at_once, clones_of_clones, a_waiting_machine_stands_still,
          bad_files_are_refused, another_host_is_told_apart, a_snapshot_without_room_leaves_the_machine,
-         a_machine_with_a_volume_is_not_saved]
+         a_machine_with_a_volume_is_not_saved, clones_with_something_in_spare_places,
+         without_places_there_is_no_clone_with_them]
 
 
 def main():

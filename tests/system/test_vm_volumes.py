@@ -48,12 +48,13 @@ def script(client, sandbox, text):
     return out.decode()
 
 
-def say_in(system, key, text, **more):
-    """What a command says in a sandbox with the key, of its own."""
+def say_in(system, key, text, start=None, **more):
+    """What a command says in a sandbox with the key, of its own; `start`: how that must have been started."""
     with system.client() as client:
-        sandbox = client.create(key=key, **more)
-        said = script(client, sandbox, text)
-        client.destroy(sandbox)
+        made = client.make(key=key, **more)
+        need(start in (None, made.start), f"it was {made.start}")
+        said = script(client, made.id, text)
+        client.destroy(made.id)
         return said
 
 
@@ -68,6 +69,26 @@ def refused(action, code, text):
         need(error.code == code and text in error.text, f"refused with {error}")
         return
     raise AssertionError("it was not refused")
+
+
+def of_a_boot_and_of_clones_it_is_one():
+    """The first machine of its shape boots; the next ones are clones of its template."""
+    system = new_system()
+    say_in(system, "both", "echo booted > f", start="cold")
+    eventually(lambda: system.log_lines("template_snapshot_ready"), 120, lambda: f"no template: {system.log_tail()}")
+    for i in range(3):
+        need(say_in(system, "both", f"cat f; echo clone{i} > f", start="restored") == (f"clone{i - 1}\n" if i else "booted\n"), f"clone {i}")
+    # Killed right after it has synced.
+    with system.client() as client:
+        made = client.make(key="both")
+        need(made.start == "restored", f"it was {made.start}")
+        script(client, made.id, "set -e; echo synced > s; sync s")
+        for pid in system.agents():
+            kill(pid)
+        eventually(lambda: not system.agents(), 30, "the monitor is still there")
+    need(say_in(system, "both", "cat f s", start="restored") == "clone2\nsynced\n", "what was synced is lost")
+    need(not system.loops(), f"the host has mounted something: {system.loops()}")
+    need(system.stop() == 0, "it did not end in order")
 
 
 def what_was_written_is_there_again():
@@ -193,7 +214,8 @@ def volumes_stay_on_their_tier():
 
 
 CASES = [what_was_written_is_there_again, one_machine_at_a_time, the_end_of_a_full_volume_is_the_guests, the_monitor_is_killed,
-         the_engine_is_killed, the_jailer_is_killed, an_expired_one_is_deleted, volumes_stay_on_their_tier]
+         the_engine_is_killed, the_jailer_is_killed, an_expired_one_is_deleted, volumes_stay_on_their_tier,
+         of_a_boot_and_of_clones_it_is_one]
 
 
 def main():

@@ -94,10 +94,14 @@ MODULES = ("virtio/virtio_ring", "virtio/virtio", "virtio/virtio_mmio", "block/v
            "net/vmw_vsock/vsock", "net/vmw_vsock/vmw_vsock_virtio_transport_common", "net/vmw_vsock/vmw_vsock_virtio_transport")
 
 
-def modules(vmlinuz):
+NET_MODULES = ("net/core/failover", "net/net_failover", "net/virtio_net")
+
+
+def modules(vmlinuz, names=MODULES):
     """Paths of the virtio drivers that belong to a kernel."""
     folder = os.path.join(os.path.dirname(os.path.dirname(vmlinuz)), "lib/modules", os.path.basename(vmlinuz)[len("vmlinuz-"):], "kernel")
-    return [os.path.join(folder, name if name.startswith("net/") else "drivers/" + name) + ".ko" for name in MODULES]
+    found = [[os.path.join(folder, below, name) + ".ko" for below in ("drivers", "")] for name in names]
+    return [driver if os.path.exists(driver) else other for driver, other in found]
 
 
 def contents(path):

@@ -23,7 +23,9 @@ FIELD(sandbox_spec_t, egress_allow, 56, 8);
 FIELD(sandbox_spec_t, egress_deny_all, 64, 4);
 FIELD(sandbox_spec_t, min_isolation, 68, 4);
 FIELD(sandbox_spec_t, disk_mib, 72, 8);
-FIELD(sandbox_spec_t, reserved, 80, 48);
+FIELD(sandbox_spec_t, grant_profile, 80, 8);
+FIELD(sandbox_spec_t, principal, 88, 8);
+FIELD(sandbox_spec_t, reserved, 96, 32);
 
 SIZE(sandbox_network_t, 48);
 FIELD(sandbox_network_t, egress, 0, 8);
@@ -84,7 +86,10 @@ FIELD(sandbox_exec_spec_t, timeout_ms, 32, 4);
 FIELD(sandbox_exec_spec_t, stdin_data, 40, 8);
 FIELD(sandbox_exec_spec_t, stdin_len, 48, 8);
 FIELD(sandbox_exec_spec_t, max_output, 56, 8);
-FIELD(sandbox_exec_spec_t, reserved, 64, 64);
+FIELD(sandbox_exec_spec_t, grant_profile, 64, 8);
+FIELD(sandbox_exec_spec_t, principal, 72, 8);
+FIELD(sandbox_exec_spec_t, min_isolation, 80, 4);
+FIELD(sandbox_exec_spec_t, reserved, 88, 40);
 
 SIZE(sandbox_exec_result_t, 168);
 FIELD(sandbox_exec_result_t, exit_code, 0, 4);
@@ -104,7 +109,10 @@ FIELD(sandbox_exec_result_t, user_us, 72, 8);
 FIELD(sandbox_exec_result_t, system_us, 80, 8);
 FIELD(sandbox_exec_result_t, max_rss_kib, 88, 8);
 FIELD(sandbox_exec_result_t, start_errno, 96, 4);
-FIELD(sandbox_exec_result_t, reserved, 104, 64);
+FIELD(sandbox_exec_result_t, isolation, 100, 4);
+FIELD(sandbox_exec_result_t, grant_id, 104, 4);
+FIELD(sandbox_exec_result_t, grant, 112, 8);
+FIELD(sandbox_exec_result_t, reserved, 120, 48);
 
 SIZE(sandbox_dirent_t, 64);
 FIELD(sandbox_dirent_t, name, 0, 8);

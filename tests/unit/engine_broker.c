@@ -1,8 +1,7 @@
 #include "engine_broker.h"
 
-#include "base/clock.h"
-
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "sys/fdpass.h"
 #include "unit.h"
 

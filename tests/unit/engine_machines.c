@@ -35,7 +35,13 @@ void machine_start(struct stage *s, const struct jail_request *q, const int fds[
                                              .clone = q->op == JAIL_OP_CLONE_VM,
                                              .waits = q->start.waits != 0,
                                              .seed = (unsigned)slot + 1,
-                                             .shape = (unsigned)q->start.memory_mib};
+                                             .shape = (unsigned)q->start.memory_mib,
+                                             .line = q->network.line,
+                                             .volume = jail_volume_named(q->volume.id)};
+    memcpy(s->slot[slot].volume, q->volume.id, JAIL_VOLUME_ID);
+    // A template is nobody's.
+    if (s->slot[slot].machine.template && (q->network.line != 0 || jail_volume_named(q->volume.id)))
+        atomic_store(&s->play->broken, true);
     if (q->op == JAIL_OP_CLONE_VM)
         kept_begin(s, &s->slot[slot].machine, fds);
     if (!s->slot[slot].machine.template)

@@ -16,15 +16,17 @@ struct line {
 
 // A vm tier's sandbox has these as well.
 struct machine {
-    bool is;                // this slot has one
-    int monitor;            // its end of the channel to the engine
-    int listener;           // connections to the machine come here
-    int dial;               // and those from it go there
-    bool template;          // the engine's own
-    bool clone;             // of a snapshot; it takes an identity first
-    bool waits;             // to be claimed
-    bool named;             // it has its identity
-    unsigned shape;         // of what its template was
+    bool is;         // this slot has one
+    int monitor;     // its end of the channel to the engine
+    int listener;    // connections to the machine come here
+    int dial;        // and those from it go there
+    bool template;   // the engine's own
+    bool clone;      // of a snapshot; it takes an identity first
+    bool waits;      // to be claimed
+    bool named;      // it has its identity
+    unsigned shape;  // of what its template was
+    uint32_t line;   // JAIL_LINE_*
+    bool volume;
     uint8_t *memory, *own;  // what it has, and the list of what of it is its own; NULL: zeros, nothing
     unsigned seed;
     struct vmm_request held;  // that is answered later; op 0: none

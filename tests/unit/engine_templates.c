@@ -168,6 +168,8 @@ static void report_identified(struct stage *s, unsigned slot, int error)
 {
     Sandbox__Agent__Identified identified = SANDBOX__AGENT__IDENTIFIED__INIT;
     identified.error_number = (uint32_t)error;
+    identified.line = error == 0 && s->slot[slot].machine.line != 0;
+    identified.volume = error == 0 && s->slot[slot].machine.volume;
     identified.message = (char *)(error != 0 ? "setting the clock" : "");
     Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
     message.report_case = SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED;
@@ -184,6 +186,17 @@ static void report_prepared(struct stage *s, unsigned slot)
     report(s, slot, &message);
 }
 
+// What the engine tells a clone of its devices is what it had its monitor given.
+static bool devices_fit(const struct machine *m, const Sandbox__Agent__Identity *identity)
+{
+    const Sandbox__Agent__Line *line = identity->line;
+    if ((line != NULL) != (m->line != 0) || (identity->volume != 0) != m->volume)
+        return false;
+    return line == NULL || (line->host.len == 4 && line->guest.len == 4 && line->prefix_bits == 30 &&
+                            line->guest.data[3] == line->host.data[3] + 1 &&
+                            (line->transparent != 0) == ((m->line & JAIL_LINE_TRANSPARENT) != 0));
+}
+
 static void take_identity(struct stage *s, unsigned slot, const Sandbox__Agent__Identity *identity)
 {
     uint64_t entropy = rig_sum(identity->entropy.data, identity->entropy.len);
@@ -191,7 +204,7 @@ static void take_identity(struct stage *s, unsigned slot, const Sandbox__Agent__
     bool trial = s->slot[slot].machine.template;
     if (identity->entropy.len != 64 || identity->boot_id.len != 16 || identity->hostname.len == 0 || identity->wall_ns == 0 ||
         atomic_exchange(&s->play->last_entropy, entropy) == entropy ||
-        atomic_exchange(&s->play->last_boot_id, boot_id) == boot_id)
+        atomic_exchange(&s->play->last_boot_id, boot_id) == boot_id || !devices_fit(&s->slot[slot].machine, identity))
         atomic_store(&s->play->broken, true);
     atomic_fetch_add(&s->play->identities, 1);
     if (trial && fault(s) == TEMPLATE_TRIAL_ENDS) {

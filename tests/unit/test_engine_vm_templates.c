@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "engine/isolation/snapshot_store.h"
 #include "engine/isolation/vm_template.h"
+#include "engine_broker.h"
 #include "engine_rig.h"
 #include "libsandbox.h"
 #include "unit.h"
@@ -157,6 +158,36 @@ static void another_shape_is_another_template(void **state)
     expect_created(fd, 1, "cold");
     RIG_AWAIT(rig->play.template_starts == 3);
     rig_stop(rig);
+}
+
+// What the played machine is told of them is what its monitor was given, or the rig is broken.
+static void clones_have_lines_and_volumes(void **state)
+{
+    ProtobufCBinaryData entry = {.len = sizeof "index.example.org" - 1, .data = (uint8_t *)"index.example.org"};
+    struct rig *rig = rig_launch(ARGS(SET(PLAYED_BROKER), SET("pool_auto=0")), with_templates);
+    struct played_broker *broker = played_broker_start(rig);
+    rig_await_ready(rig);
+    cleanup_fd int fd = rig_connect(rig);
+    RIG_AWAIT(broker->hellos == 1);
+    make_template(rig, fd, SMALL);
+    for (unsigned i = 1; i < 8; i++) {
+        unsigned clones = rig->play.clones;
+        Sandbox__CreateRequest spec = (i & 1) != 0 ? rig_session_spec("key", 60) : rig_spec();
+        spec.memory_mib = SMALL;
+        spec.n_egress_allow = (i & 2) != 0;
+        spec.egress_allow = &entry;
+        spec.egress_transparent = (i & 6) == 6;
+        rig_send_create(fd, 1, &spec);
+        uint32_t sandbox = expect_created(fd, 1, "restored");
+        assert_int_equal(rig->play.clones, clones + 1);
+        assert_int_equal(rig->play.line != 0, (i & 2) != 0);
+        rig_send_simple(fd, RIG_DESTROY, 2, sandbox);
+        rig_expect(fd, 2, SANDBOX__SERVER_MESSAGE__RESPONSE_DESTROY);
+        RIG_AWAIT(rig->play.live == 0);
+    }
+    assert_int_equal(rig->play.template_starts, 1);  // one shape for all of them
+    rig_stop(rig);
+    assert_true(played_broker_stop(broker));
 }
 
 static void a_warm_clone_is_built_and_waits(void **state)
@@ -595,6 +626,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_template_boots_once_and_creates_are_clones),
         cmocka_unit_test(another_shape_is_another_template),
+        cmocka_unit_test(clones_have_lines_and_volumes),
         cmocka_unit_test(a_warm_clone_is_built_and_waits),
         cmocka_unit_test(a_clone_without_an_identity_is_not_given_out),
         cmocka_unit_test(a_template_that_fails_leaves_boots_and_nothing_else),

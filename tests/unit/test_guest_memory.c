@@ -3,9 +3,12 @@
 #include "vmm/mem/guest_memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,9 +116,82 @@ static void guards(void **state)
     guest_memory_free(m);
 }
 
+static uint64_t held(int fd)
+{
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    return (uint64_t)st.st_blocks * 512;
+}
+
+// A snapshot's file has holes, where its machine had written nothing.  What a clone writes there is its own, once: the file has
+// no page more for it, which the clone would pay for, too, and which would stay.
+static void a_clone_fills_no_holes(void **state)
+{
+    static const uint64_t data[] = {
+        0, 4096, MIB(1), MIB(1) + 65536, MIB(64) - 4096, GIB(3) - 4096, GIB(3), GIB(3) + MIB(2) - 4096};
+    enum { DATA = sizeof data / sizeof data[0] };
+    uint64_t bytes = GIB(3) + MIB(2);
+    int fd = memfd_create("snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+    for (size_t i = 0; i < DATA; i++)
+        assert_int_equal(pwrite(fd, "data", 4, (off_t)data[i]), 4);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE), 0);
+    uint64_t before = held(fd);
+    assert_int_equal(before, DATA * 4096);
+    struct guest_memory *m;
+    assert_int_equal(guest_memory_map(bytes, fd, &m), 0);
+    size_t n;
+    const struct guest_region *r = guest_memory_regions(m, &n);
+    assert_int_equal(n, 2);
+    for (size_t i = 0; i < DATA; i++) {
+        char *at = data[i] < GIB(3) ? (char *)r[0].host + data[i] : (char *)r[1].host + (data[i] - GIB(3));
+        assert_memory_equal(at, "data", 5);
+        memcpy(at, "mine", 4);
+    }
+    char *host = r[0].host;
+    for (uint64_t at = MIB(2); at < MIB(64) - 4096; at += 4096) {
+        assert_int_equal(host[at], 0);
+        host[at] = 1;
+    }
+    for (uint64_t at = MIB(64); at < MIB(96); at += 4096)
+        assert_int_equal(host[at], 0);
+    assert_int_equal(held(fd), before);
+    char got[5] = "";
+    for (size_t i = 0; i < DATA; i++) {
+        assert_int_equal(pread(fd, got, 4, (off_t)data[i]), 4);
+        assert_string_equal(got, "data");
+    }
+    guest_memory_free(m);
+    close(fd);
+}
+
+// More pieces than there may be mappings: the memory is the same.
+static void a_file_of_many_pieces(void **state)
+{
+    enum { STEP = 65536 };
+    uint64_t bytes = MIB(1024);
+    int fd = memfd_create("snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+    for (uint64_t at = 0; at < bytes; at += STEP)
+        assert_int_equal(pwrite(fd, &at, sizeof at, (off_t)at), sizeof at);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE), 0);
+    unsigned before = mappings();
+    struct guest_memory *m;
+    assert_int_equal(guest_memory_map(bytes, fd, &m), 0);
+    assert_in_range(mappings() - before, 8192, 2 * 8192 + 8);
+    size_t n;
+    const char *host = guest_memory_regions(m, &n)[0].host;
+    for (uint64_t at = 0; at < bytes; at += STEP)
+        assert_memory_equal(host + at, &at, sizeof at);
+    guest_memory_free(m);
+    assert_int_equal(mappings(), before);
+    close(fd);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(nothing_is_left_mapped),
-                                       cmocka_unit_test(edges), cmocka_unit_test(guards)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes),  cmocka_unit_test(nothing_is_left_mapped), cmocka_unit_test(edges),
+        cmocka_unit_test(guards), cmocka_unit_test(a_clone_fills_no_holes), cmocka_unit_test(a_file_of_many_pieces)};
     return cmocka_run_group_tests_name("guest_memory", tests, NULL, NULL);
 }

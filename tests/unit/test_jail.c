@@ -219,9 +219,15 @@ static void machines_come_with_their_descriptors(void **state)
             assert_int_equal(jail_check(&q, fds), waits <= 1 && (fds == 6 || fds == 7) ? 0 : -EPROTO);
         }
     q.start.waits = 0;
-    q.volume.id[0] = 1;  // no snapshot is of a machine with a volume
+    q.volume.id[0] = 1;  // of which its template had none, as of a line
+    q.network.line = JAIL_LINE_PROXY;
+    assert_int_equal(jail_check(&q, 6), 0);
+    q.volume.mib = 64;
     assert_int_equal(jail_check(&q, 6), -EPROTO);
-    q.volume.id[0] = 0;
+    q.volume = (struct jail_volume){0};
+    q.network.line = JAIL_LINE_ALL_ + 1;
+    assert_int_equal(jail_check(&q, 6), -EPROTO);
+    q.network.line = 0;
     q.op = JAIL_OP_START_VM;  // which cannot wait
     q.start.waits = 1;
     assert_int_equal(jail_check(&q, 3), -EPROTO);

@@ -243,7 +243,7 @@ static void create_refuses_what_it_cannot_send(void **state)
     spec.template_name = NULL;
     assert_int_equal(sandbox_conn_create(conn, &spec, &h), SANDBOX_ERR_INVALID_SPEC);
     spec = good;
-    spec.reserved[5] = 1;
+    spec.reserved[3] = 1;
     assert_int_equal(sandbox_conn_create(conn, &spec, &h), SANDBOX_ERR_INVALID_SPEC);
     spec = good;
     spec.min_isolation = 5;

@@ -178,7 +178,7 @@ static void exec_refuses_what_it_cannot_send(void **state)
                                        {.command = "x", .argv = none},
                                        {.command = "x", .env = bad_env},
                                        {.command = "x", .stdin_len = 1},
-                                       {.command = "x", .reserved = {[7] = 1}}};
+                                       {.command = "x", .reserved = {[4] = 1}}};
     sandbox_exec_result_t r = {.exit_code = 4242};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(sandbox_exec(w->h, &bad[i], &r), SANDBOX_ERR_INVALID_SPEC);

@@ -281,15 +281,22 @@ static void a_monitor_that_lies_ends_the_line(void **state)
     finish(&w);
 }
 
-static void say_identified(struct world *w, uint32_t error_number)
+static void say_identified_with(struct world *w, uint32_t error_number, bool line, bool volume)
 {
     Sandbox__Agent__Identified identified = SANDBOX__AGENT__IDENTIFIED__INIT;
     identified.error_number = error_number;
+    identified.line = line;
+    identified.volume = volume;
     identified.message = (char *)"setting the clock";
     Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
     report.report_case = SANDBOX__AGENT__REPORT__REPORT_IDENTIFIED;
     report.identified = &identified;
     say(w, &report);
+}
+
+static void say_identified(struct world *w, uint32_t error_number)
+{
+    say_identified_with(w, error_number, false, false);
 }
 
 static Sandbox__Agent__Command *read_command(struct world *w)
@@ -313,7 +320,7 @@ static void a_clone_is_given_an_identity_first(void **state)
     for (int i = 0; i < 2; i++) {
         struct world w;
         begin(&w);
-        assert_int_equal(agent_line_identify(w.line, "sbx-1"), 0);
+        assert_int_equal(agent_line_identify(w.line, &(struct agent_identity){.hostname = "sbx-1"}), 0);
         assert_int_equal(agent_line_configure(w.line, (const uint8_t *)"first", 5), 0);
         uint64_t before = wall_ns();
         call_in(&w);
@@ -331,6 +338,7 @@ static void a_clone_is_given_an_identity_first(void **state)
         assert_int_equal(identity->hostname.len, 5);
         assert_memory_equal(identity->hostname.data, "sbx-1", 5);
         assert_true(identity->wall_ns >= before && identity->wall_ns <= wall_ns());
+        assert_true(identity->line == NULL && !identity->volume);
         memcpy(entropy[i], identity->entropy.data, 64);
         memcpy(boot_id[i], identity->boot_id.data, 16);
         sandbox__agent__command__free_unpacked(command, NULL);
@@ -348,7 +356,7 @@ static void a_clone_without_identity_ends_the_line(void **state)
         struct world w;
         begin(&w);
         if (i < 2)
-            assert_int_equal(agent_line_identify(w.line, "sbx-1"), 0);
+            assert_int_equal(agent_line_identify(w.line, &(struct agent_identity){.hostname = "sbx-1"}), 0);
         assert_int_equal(agent_line_configure(w.line, (const uint8_t *)"first", 5), 0);
         call_in(&w);
         wait_for_event(&w);
@@ -361,6 +369,49 @@ static void a_clone_without_identity_ends_the_line(void **state)
         assert_int_equal(w.configured, 0);
         assert_int_equal(w.ended, 1);
         assert_int_equal(w.reason, i == 1 ? -EIO : -EPROTO);
+        finish(&w);
+    }
+}
+
+// With the identity come the line and the volume, and what acknowledges it must have taken just these.
+static void a_clone_is_told_of_its_line_and_its_volume(void **state)
+{
+    static const struct network lines[] = {
+        {.kind = NETWORK_NONE, .guest = {9, 9, 9, 9}},
+        {.kind = NETWORK_PROXY, .host = {10, 0, 0, 5}, .guest = {10, 0, 0, 6}, .prefix_bits = 30},
+        {.kind = NETWORK_TRANSPARENT, .host = {10, 0, 0, 1}, .guest = {10, 0, 0, 2}, .prefix_bits = 30},
+    };
+    for (unsigned i = 0; i < 3 * 2 * 4; i++) {
+        const struct network *network = &lines[i % 3];
+        bool has = network->kind != NETWORK_NONE, volume = i / 3 % 2 != 0;
+        unsigned wrong = i / 6;  // 1: the line, 2: the volume, 3: both are acknowledged wrongly
+        struct world w;
+        begin(&w);
+        const struct agent_identity with = {.hostname = "sbx-1", .network = network, .volume = volume};
+        assert_int_equal(agent_line_identify(w.line, &with), 0);
+        assert_int_equal(agent_line_configure(w.line, (const uint8_t *)"first", 5), 0);
+        call_in(&w);
+        wait_for_event(&w);
+        Sandbox__Agent__Command *command = read_command(&w);
+        const Sandbox__Agent__Identity *identity = command->identity;
+        assert_int_equal(identity->line != NULL, has);
+        assert_int_equal(identity->volume, volume);
+        if (has) {
+            assert_int_equal(identity->line->host.len, 4);
+            assert_memory_equal(identity->line->host.data, network->host, 4);
+            assert_int_equal(identity->line->guest.len, 4);
+            assert_memory_equal(identity->line->guest.data, network->guest, 4);
+            assert_int_equal(identity->line->prefix_bits, 30);
+            assert_int_equal(identity->line->transparent, network->kind == NETWORK_TRANSPARENT);
+        }
+        sandbox__agent__command__free_unpacked(command, NULL);
+        say_identified_with(&w, 0, has != ((wrong & 1) != 0), volume != ((wrong & 2) != 0));
+        say_configured(&w);
+        wait_for_event(&w);
+        assert_int_equal(w.configured, wrong == 0);
+        assert_int_equal(w.ended, wrong != 0);
+        if (wrong != 0)
+            assert_int_equal(w.reason, -EIO);
         finish(&w);
     }
 }
@@ -395,10 +446,15 @@ static void a_template_is_prepared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_said_early_waits_for_the_call),  cmocka_unit_test(more_than_the_queue_is_refused_early),
-        cmocka_unit_test(operation_lines_name_their_stream),      cmocka_unit_test(a_machine_without_a_monitor_has_no_lines),
-        cmocka_unit_test(a_monitor_that_lies_ends_the_line),      cmocka_unit_test(a_clone_is_given_an_identity_first),
-        cmocka_unit_test(a_clone_without_identity_ends_the_line), cmocka_unit_test(a_template_is_prepared),
+        cmocka_unit_test(what_is_said_early_waits_for_the_call),
+        cmocka_unit_test(more_than_the_queue_is_refused_early),
+        cmocka_unit_test(operation_lines_name_their_stream),
+        cmocka_unit_test(a_machine_without_a_monitor_has_no_lines),
+        cmocka_unit_test(a_monitor_that_lies_ends_the_line),
+        cmocka_unit_test(a_clone_is_given_an_identity_first),
+        cmocka_unit_test(a_clone_without_identity_ends_the_line),
+        cmocka_unit_test(a_clone_is_told_of_its_line_and_its_volume),
+        cmocka_unit_test(a_template_is_prepared),
     };
     return cmocka_run_group_tests_name("machine_line", tests, NULL, NULL);
 }

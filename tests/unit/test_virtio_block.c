@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "virtio_driver.h"
 #include "vmm/virtio/block.h"
+#include "vmm/virtio/device.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -571,6 +572,84 @@ static void freed_in_flight(void **state)
     driver_rounds(&w.d, 1);
 }
 
+// ---- a place for a disk ----
+
+static void make_block(struct disk *disk)
+{
+    struct block_config config = {.disk = disk, .id = "volume"};
+    assert_int_equal(block_new(w.d.loop, w.d.memory, &config, &w.block), 0);
+    w.d.mmio = block_mmio(w.block);
+}
+
+static int setup_without_disk(void **state)
+{
+    driver_open(&w.d);
+    w.base = w.delta = -1;
+    make_block(NULL);
+    return 0;
+}
+
+static uint64_t capacity(void)
+{
+    uint64_t sectors;
+    virtio_mmio_read(w.d.mmio, 0x100, &sectors, 4);
+    virtio_mmio_read(w.d.mmio, 0x104, (uint8_t *)&sectors + 4, 4);
+    return le64toh(sectors);
+}
+
+static void without_a_disk_there_is_no_data(void **state)
+{
+    static const uint32_t types[] = {VIRTIO_BLK_T_IN,      VIRTIO_BLK_T_OUT,          VIRTIO_BLK_T_FLUSH,
+                                     VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_WRITE_ZEROES, 12345};
+    start();
+    assert_int_equal(capacity(), 0);
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        bool data = types[i] == VIRTIO_BLK_T_IN || types[i] == VIRTIO_BLK_T_OUT;
+        assert_int_equal(request(types[i], 0, data ? 512 : types[i] == VIRTIO_BLK_T_FLUSH ? 0 : 16, NULL), VIRTIO_BLK_S_IOERR);
+    }
+    uint32_t used;
+    assert_int_equal(request(VIRTIO_BLK_T_GET_ID, 0, BLOCK_ID_BYTES, &used), VIRTIO_BLK_S_OK);
+    assert_string_equal(data(), "volume");
+    struct block_counters c;
+    block_counters(w.block, &c);
+    assert_int_equal(c.refused, sizeof types / sizeof types[0]);
+    assert_int_equal(c.errors + c.reads + c.writes + c.flushes + c.zeroes, 0);
+    assert_int_equal(block_grow(w.block, DISK_SIZE), -ENODEV);
+    assert_false(driver_broken(&w.d));
+    driver_reset(&w.d);
+    start();
+    assert_int_equal(request(VIRTIO_BLK_T_IN, 0, 512, NULL), VIRTIO_BLK_S_IOERR);
+}
+
+// A machine that was saved without goes on with one, once it is told: to its driver it is the same device, larger.
+static void restored_with_a_disk(void **state)
+{
+    struct virtio_mmio_state saved;
+    start();
+    assert_int_equal(request(VIRTIO_BLK_T_OUT, 0, 512, NULL), VIRTIO_BLK_S_IOERR);
+    assert_int_equal(virtio_mmio_save(w.d.mmio, &saved), 0);
+    uint64_t offered = driver_offered(&w.d);
+    w.block = block_free(w.block);
+    w.delta = memfd_create("volume", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(w.delta, DISK_SIZE), 0);
+    assert_int_equal(disk_open(&(struct disk_config){.base = -1, .delta = w.delta, .plain = true}, &w.disk), 0);
+    make_block(w.disk);
+    assert_int_equal(driver_offered(&w.d), offered);
+    assert_int_equal(virtio_mmio_restore(w.d.mmio, &saved), 0);
+    uint32_t generation = driver_read(&w.d, VIRTIO_MMIO_CONFIG_GENERATION);
+    driver_interrupts(&w.d);
+    block_announce(w.block);
+    assert_int_equal(driver_interrupts(&w.d), VIRTIO_MMIO_INT_CONFIG);
+    assert_int_not_equal(driver_read(&w.d, VIRTIO_MMIO_CONFIG_GENERATION), generation);
+    assert_int_equal(capacity(), DISK_SIZE / 512);
+    memset(data(), 'v', 512);
+    assert_int_equal(request(VIRTIO_BLK_T_OUT, 0, 512, NULL), VIRTIO_BLK_S_OK);
+    assert_int_equal(request(VIRTIO_BLK_T_FLUSH, 0, 0, NULL), VIRTIO_BLK_S_OK);
+    char kept;
+    assert_int_equal(pread(w.delta, &kept, 1, 511), 1);
+    assert_int_equal(kept, 'v');
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -595,6 +674,7 @@ int main(void)
         T(a_slow_disk_waits_and_holds_up_nobody),
         T(a_disk_of_few_requests_likewise),
         T(zeros_that_are_written_are_paid_for),
-    };
+        cmocka_unit_test_setup_teardown(without_a_disk_there_is_no_data, setup_without_disk, teardown),
+        cmocka_unit_test_setup_teardown(restored_with_a_disk, setup_without_disk, teardown)};
     return cmocka_run_group_tests_name("virtio_block", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // vmm/virtio/net, over a datagram socket in the place of a tap.
 #include "base/cleanup.h"
 #include "virtio_driver.h"
+#include "vmm/virtio/device.h"
 #include "vmm/virtio/net.h"
 
 #include <errno.h>
@@ -263,11 +264,95 @@ static void tap_gone(void **state)
     assert_false(driver_broken(&w.d));
 }
 
+static int setup_without_tap(void **state)
+{
+    driver_open(&w.d);
+    w.tap = w.host = -1;
+    struct net_config config = {.tap = -1, .mtu = 1500};
+    memcpy(config.mac, guest_mac, 6);
+    assert_int_equal(net_new(w.d.loop, w.d.memory, &config, &w.net), 0);
+    w.d.mmio = net_mmio(w.net);
+    return 0;
+}
+
+static void offer_frame(uint8_t fill)
+{
+    uint8_t bytes[64];
+    frame(bytes, sizeof bytes, fill);
+    memcpy(driver_at(&w.d, w.out, HEAD), plain, HEAD);
+    memcpy(driver_at(&w.d, w.out + HEAD, sizeof bytes), bytes, sizeof bytes);
+    struct driver_buffer b = {w.out, HEAD + sizeof bytes, false};
+    driver_submit(&w.d, TX, &b, 1);
+}
+
+// Whatever a driver offers, good or bad: not one entry of a queue is taken, and nothing is said of any.
+static void without_a_tap_nothing_is_looked_at(void **state)
+{
+    assert_int_equal(driver_offered(&w.d), DRIVER_USUAL | DRIVER_FEATURE(VIRTIO_NET_F_MAC) | DRIVER_FEATURE(VIRTIO_NET_F_MTU));
+    start();
+    give_buffers(SIZE / 2);
+    struct driver_buffer bad = {driver_alloc(&w.d, 4096), 1, true}, outside = {DRIVER_RAM, 4096, false};
+    driver_submit(&w.d, RX, &bad, 1);
+    offer_frame(1);
+    driver_submit(&w.d, TX, &bad, 1);
+    driver_submit(&w.d, TX, &outside, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        driver_kick(&w.d, RX);
+        driver_kick(&w.d, TX);
+        driver_rounds(&w.d, 5);
+    }
+    assert_int_equal(driver_used_index(&w.d, TX), 0);
+    assert_int_equal(driver_used_index(&w.d, RX), 0);
+    assert_int_equal(driver_interrupts(&w.d), 0);
+    assert_false(driver_broken(&w.d));
+    struct net_counters c, none = {0};
+    net_counters(w.net, &c);
+    assert_memory_equal(&c, &none, sizeof none);
+    driver_reset(&w.d);
+    start();
+    driver_rounds(&w.d, 5);
+    assert_false(driver_broken(&w.d));
+}
+
+// A machine that was saved without goes on with one: what its driver has offered is taken then, and what comes is brought.
+static void restored_with_a_tap(void **state)
+{
+    struct virtio_mmio_state saved;
+    int pair[2];
+    start();
+    give_buffers(2);
+    offer_frame(7);
+    driver_rounds(&w.d, 5);
+    assert_int_equal(virtio_mmio_save(w.d.mmio, &saved), 0);
+    w.net = net_free(w.net);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    w.tap = pair[0];
+    w.host = pair[1];
+    struct net_config config = {.tap = w.tap, .mtu = 1500};
+    memcpy(config.mac, guest_mac, 6);
+    assert_int_equal(net_new(w.d.loop, w.d.memory, &config, &w.net), 0);
+    w.d.mmio = net_mmio(w.net);
+    assert_int_equal(virtio_mmio_restore(w.d.mmio, &saved), 0);
+    uint8_t got[2048];
+    driver_wait_used(&w.d, TX, NULL);
+    assert_int_equal(recv(w.host, got, sizeof got, 0), HEAD + 64);
+    assert_int_equal(got[HEAD + 63], 7);
+    host_sends(60, 9);
+    assert_int_equal(driver_wait_used(&w.d, RX, NULL), HEAD + 60);
+}
+
 int main(void)
 {
+#define BARE(name) cmocka_unit_test_setup_teardown(name, setup_without_tap, teardown)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {T(configuration),  T(frames_go_out),    T(bad_frames_are_dropped),
-                                       T(frames_come_in), T(full_and_drained), T(bad_receive_buffers),
-                                       T(tap_gone)};
+    const struct CMUnitTest tests[] = {T(configuration),
+                                       T(frames_go_out),
+                                       T(bad_frames_are_dropped),
+                                       T(frames_come_in),
+                                       T(full_and_drained),
+                                       T(bad_receive_buffers),
+                                       T(tap_gone),
+                                       BARE(without_a_tap_nothing_is_looked_at),
+                                       BARE(restored_with_a_tap)};
     return cmocka_run_group_tests_name("virtio_net", tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ def run(changes):
     argv = [VMM]
     for name, values in options.items():
         for value in values if isinstance(values, list) else [values]:
-            argv += [] if value is None else [f"--{name}", str(NUMBERS.get(value, value))]
+            argv += [] if value is None else [f"--{name}"] if value is True else [f"--{name}", str(NUMBERS.get(value, value))]
     done = subprocess.run(argv, pass_fds=list(NUMBERS.values()), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
 
@@ -91,7 +91,7 @@ def whole_command_line():
     code, text = run({"layer": "file"})
     assert code == 2 and "--layer needs --disk" in text, text
     clone = {"kernel": None, "cmdline": None, "state": "file", "memory": "file"}
-    code, text = run({**clone, "wait": []})
+    code, text = run({**clone, "wait": True})
     assert code == 1 and "state cannot be used" in text, text
     for name in ("state", "memory"):
         code, text = run({**clone, name: None})
@@ -100,7 +100,10 @@ def whole_command_line():
         code, text = run({**clone, name: value})
         assert code == 2 and "exclude each other" in text, text
     code, text = run({**clone, "volume": "file"})
-    assert code == 2 and "--state and --volume exclude each other" in text, text
+    assert code == 2 and "--state with --volume needs --spare" in text, text
+    for spare in ({}, {"volume": "file"}, {"net": "datagram"}, {"volume": "file", "net": "device"}):
+        code, text = run({**clone, **spare, "spare": True})
+        assert code == 1 and "state cannot be used" in text, text
     code, text = run({"working-set": "file"})
     assert code == 2 and "--working-set needs --state" in text, text
     code, text = run({"vsock-out": "packets2"})

@@ -289,6 +289,7 @@ const struct driver container_driver = {
     .level = SANDBOX_ISOLATION_CONTAINER,
     .volumes = true,
     .network = true,
+    .host_api = true,
     .no_suspend = "the processes of this tier live in the host's kernel and cannot be put on disk; the vm tier's can",
     .probe = probe,
     .template_attach = template_attach,

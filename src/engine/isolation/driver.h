@@ -28,7 +28,8 @@ struct driver_answer {
     uint32_t handle;         // template_attach: the template; start: the sandbox
     int control;             // start: where the agent's control line is or will come from (agent_line.h); the callback's now
     int dial;                // start: likewise, how operation lines are made; -1: through the control line
-    bool restored;           // start: it is a clone of a booted template: its agent must be given an identity
+    bool restored;           // start: it is a clone of a booted template: its agent must be given an identity, and told of its
+                             // line and its volume
     bool waits;              // start: it is built, and will be silent until it is claimed
     struct network network;  // start: what was asked for; its descriptors are the callback's now
     struct driver_stats stats;
@@ -82,6 +83,7 @@ struct driver {
     uint32_t level;           // sandbox_isolation_t
     bool volumes;             // a sandbox can have a session's volume
     bool network;             // a sandbox can have a network
+    bool host_api;            // and a line to route grants
     bool memory;              // its snapshots hold the memory: processes go on in forks
     const char *no_snapshot;  // why there are none: a sentence's end, or NULL
     const char *no_suspend;   // likewise

@@ -26,7 +26,9 @@
 
 enum {
     SNAPSHOTS_STORED_MAX = 32,
-    SNAPSHOT_FORMAT = 1,  // of the folder; the monitor's own (VMSTATE_VERSION) is bound as well
+    // Of the folder, and of what its machine is; the monitor's own (VMSTATE_VERSION) is bound as well.  2: machines have
+    // devices for a line and a volume.
+    SNAPSHOT_FORMAT = 2,
     SNAPSHOT_KEY_DIGITS = 2 * DIGEST_LEN,
 };
 

@@ -2,6 +2,7 @@
 
 #include "base/buf.h"
 #include "libsandbox.h"
+#include "sandbox.pb-c.h"
 #include "sys/jail.h"
 
 #include <stdio.h>
@@ -64,7 +65,8 @@ static const char *describe(const struct tiers *tiers, uint32_t floor, struct bu
 
 static bool has(const struct tier *tier, struct tier_wants wants)
 {
-    return (!wants.volume || tier->driver->volumes) && (!wants.network || tier->driver->network);
+    return (!wants.volume || tier->driver->volumes) && (!wants.network || tier->driver->network) &&
+           (!wants.host_api || tier->driver->host_api);
 }
 
 struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct tier_wants wants, struct err *err)
@@ -79,19 +81,23 @@ struct tier *tiers_choose(struct tiers *tiers, uint32_t floor, struct tier_wants
         lacking = true;
     }
     if (lacking) {
-        err_set(err, SANDBOX_ERR_INVALID_SPEC,
-                "%s cannot be had behind the isolation floor \"%s\"; lower the floor to container, or create without",
-                wants.volume ? "session_key: a session's volume" : "egress: a network", names[floor]);
+        err_set_not_run(err, SANDBOX_ERR_INVALID_SPEC, SANDBOX__NOT_RUN__NOT_RUN_UNSUPPORTED,
+                        "%s cannot be had behind the isolation floor \"%s\"; lower the floor to container, or create without",
+                        wants.volume    ? "session_key: a session's volume"
+                        : wants.network ? "egress: a network"
+                                        : "grant_profile: a grant",
+                        names[floor]);
         return NULL;
     }
     cleanup_buf struct buf text = BUF_INIT(TIERS * (TIER_REASON_MAX + 32));
     const char *here = describe(tiers, floor, &text);
     if (floor == SANDBOX_ISOLATION_NONE)
-        err_set(err, SANDBOX_ERR_INVALID_SPEC, "no isolation tier works on this machine (%s); run sandbox-cli doctor",
-                here != NULL ? here : "");
+        err_set_not_run(err, SANDBOX_ERR_INVALID_SPEC, SANDBOX__NOT_RUN__NOT_RUN_ISOLATION,
+                        "no isolation tier works on this machine (%s); run sandbox-cli doctor", here != NULL ? here : "");
     else
-        err_set(err, SANDBOX_ERR_INVALID_SPEC,
-                "the isolation floor is \"%s\", which cannot be met here (%s); lower the floor or run sandbox-cli doctor",
-                names[floor], here != NULL ? here : "");
+        err_set_not_run(
+            err, SANDBOX_ERR_INVALID_SPEC, SANDBOX__NOT_RUN__NOT_RUN_ISOLATION,
+            "the isolation floor is \"%s\", which cannot be met here (%s); lower the floor or run sandbox-cli doctor",
+            names[floor], here != NULL ? here : "");
     return NULL;
 }

@@ -30,8 +30,9 @@ void tier_probed(struct tier *tier, bool available, const char *reason);
 
 // What a tier's sandboxes must be able to have.
 struct tier_wants {
-    bool volume;   // a session's
-    bool network;  // a line to the broker
+    bool volume;    // a session's
+    bool network;   // a line to the broker
+    bool host_api;  // one to route grants
 };
 
 // The strongest tier that works here and can have what is wanted, if it is at least `floor`.  NULL, with a sentence that names

@@ -469,12 +469,11 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
         return r;
     if (what->snapshot != NULL || what->suspended != NULL)
         return d->forks != NULL ? vm_fork_start(d->forks, what, &launch.start, done, arg) : -ENOTSUP;
-    // A volume or a network is a device more, and so another shape than any template's.
     char name[SNAPSHOT_KEY_DIGITS + 1];
     const struct snapshot_key key = key_of(d, &launch.start);
-    bool plain = what->volume == NULL && what->network == NETWORK_NONE && d->templates != NULL && d->may_snapshot;
     launch.key = &key;
-    launch.from = plain ? vm_template_get(d->templates, &key, &launch.start, name) : NULL;
+    if (d->templates != NULL && d->may_snapshot)
+        launch.from = vm_template_get(d->templates, &key, &launch.start, name);
     launch.snapshot = launch.from != NULL ? name : NULL;
     launch.start.waits = what->waits && launch.from != NULL;
     return vm_launch(d, &launch, done, arg);

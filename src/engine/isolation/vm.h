@@ -4,8 +4,8 @@
 // Actors: the jailer is trusted; a monitor is not, since a guest may have taken it over: its messages are checked, and all it
 // can break is its own sandbox.
 // A sandbox is a clone of a booted template of its shape, where there is one (vm_template.h), and boots else.  A clone may be
-// started to wait: it is built, and runs when it is claimed.  One with a session's volume always boots: the set of devices is
-// part of a template's shape, and no template has a volume.
+// started to wait: it is built, and runs when it is claimed.  Network and volume are no part of a shape: every machine has the
+// devices for both, and its monitor is given what is behind them, or nothing.
 // States of a machine: starting (START_VM is with the jailer) -> live -> gone, when the jailer says EXITED; what a monitor says
 // of its end before that is only kept as the reason.  A machine with a session's volume is not killed at once: its guest, which
 // has seen the agent's line close, writes what it still holds and switches itself off; after settle_ms it is killed, as one

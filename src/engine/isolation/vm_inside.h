@@ -9,11 +9,11 @@
 
 struct vm_launch {
     struct jail_start start;
-    const struct snapshot_files *from;            // NULL: it boots; must stay open until `done`
-    const struct snapshot_key *key;               // what it is
-    const char *snapshot;                         // the name of `from`; NULL: it is not known as a template yet
-    const uint8_t *volume;                        // the session's, as driver_start's; only one that boots can have one
-    enum network_kind network;                    // likewise only one that boots can have one
+    const struct snapshot_files *from;  // NULL: it boots; must stay open until `done`
+    const struct snapshot_key *key;     // what it is
+    const char *snapshot;               // the name of `from`; NULL: it is not known as a template yet
+    const uint8_t *volume;              // the session's, as driver_start's
+    enum network_kind network;
     void *owner;                                  // the sandbox it is for; NULL: it is the driver's own
     void (*gone)(void *arg, const char *reason);  // the driver's own: its end, once, after `done` gave no error
 };

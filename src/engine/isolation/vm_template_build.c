@@ -268,7 +268,7 @@ static void on_trial(void *arg, const struct driver_answer *answer)
     struct vm_template *t = arg;
     if (!machine_started(t, answer))
         return;
-    int r = agent_line_identify(t->line, t->shape.hostname);
+    int r = agent_line_identify(t->line, &(struct agent_identity){.hostname = t->shape.hostname});
     if (r == 0)
         r = send_empty_configure(t);
     if (r < 0)

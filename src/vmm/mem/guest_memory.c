@@ -6,8 +6,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-enum { GUARD_BYTES = 4096, HUGE_BYTES = 2 * 1024 * 1024 };
+enum {
+    GUARD_BYTES = 4096,
+    HUGE_BYTES = 2 * 1024 * 1024,
+    SMALL_HOLE = 32 * 1024,  // of a file: not worth a mapping of its own
+    DATA_MAPS_MAX = 8192,    // in a region; the rest of one with more is mapped as if it had no holes
+};
 
 struct guest_memory {
     bool mapped;
@@ -31,6 +37,42 @@ static char *reserve(size_t bytes)
     return host;
 }
 
+// The next bytes of the file in [*from, end), with the small holes between them; false: there are none.
+static bool next_data(int fd, uint64_t end, uint64_t *from, uint64_t *to)
+{
+    off_t data = lseek(fd, (off_t)*from, SEEK_DATA);
+    if (data < 0 && errno != ENXIO)  // it cannot tell: all of it
+        data = (off_t)*from;
+    if (data < 0 || (uint64_t)data >= end)
+        return false;
+    *from = (uint64_t)data;
+    off_t hole = data;
+    do {
+        hole = lseek(fd, data, SEEK_HOLE);
+        if (hole < 0 || (uint64_t)hole >= end)
+            break;
+        data = lseek(fd, hole, SEEK_DATA);
+    } while (data >= 0 && data - hole <= SMALL_HOLE);
+    *to = hole < 0 || (uint64_t)hole > end ? end : (uint64_t)hole;
+    return true;
+}
+
+// What the file has, over memory that is the process's own.  Its holes are left out: a page of a hole that somebody touches
+// becomes one of the file, for good and at the expense of whoever was first, and what is written then is a second one.
+static int map_data(char *host, size_t bytes, int fd, uint64_t offset)
+{
+    uint64_t end = offset + bytes, from = offset, to;
+    for (unsigned n = 1; next_data(fd, end, &from, &to); n++) {
+        if (n == DATA_MAPS_MAX)
+            to = end;
+        if (mmap(host + (from - offset), (size_t)(to - from), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED,
+                 fd, (off_t)from) == MAP_FAILED)
+            return -errno;
+        from = to;
+    }
+    return 0;
+}
+
 // A private mapping of the file `fd` from `offset` on, or of nothing (-1).  KVM can use a huge page only where guest and host
 // addresses agree in their lower bits; where the host gives some, a machine that boots faults five hundred times less.
 static int map_region(size_t bytes, int fd, uint64_t offset, void **ret_host)
@@ -38,16 +80,15 @@ static int map_region(size_t bytes, int fd, uint64_t offset, void **ret_host)
     char *host = reserve(bytes);
     if (host == NULL)
         return -errno;
-    bool failed = fd >= 0 ? mmap(host, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd,
-                                 (off_t)offset) == MAP_FAILED
-                          : mprotect(host, bytes, PROT_READ | PROT_WRITE) < 0;
-    if (failed) {
-        int r = -errno;
+    int r = mprotect(host, bytes, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
+    // A host that has no huge pages gives small ones.  A clone's own pages are few, and not side by side.
+    madvise(host, bytes, fd < 0 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    if (r == 0 && fd >= 0)
+        r = map_data(host, bytes, fd, offset);
+    if (r < 0) {
         munmap(host - GUARD_BYTES, bytes + (size_t)2 * GUARD_BYTES);
         return r;
     }
-    if (fd < 0)
-        madvise(host, bytes, MADV_HUGEPAGE);  // a host that has none gives small ones
     *ret_host = host;
     return 0;
 }

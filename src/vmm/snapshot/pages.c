@@ -4,6 +4,7 @@
 #include "wire/page_delta.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +16,15 @@ enum { ENTRIES = 4096, PIECE_PAGES = 256 };  // read and written at once
 #define PM_PRESENT (UINT64_C(1) << 63)
 #define PM_SWAPPED (UINT64_C(1) << 62)
 #define PM_FILE (UINT64_C(1) << 61)
+#define PM_EXCLUSIVE (UINT64_C(1) << 56)
 
 static enum page_kind kind_of(uint64_t entry)
 {
     if ((entry & (PM_PRESENT | PM_SWAPPED)) == 0)
         return PAGE_ABSENT;
-    return (entry & PM_FILE) != 0 ? PAGE_SHARED : PAGE_OWN;
+    // The kernel's page of zeros, which memory has that was only read, is nobody's.
+    bool zeros = (entry & (PM_SWAPPED | PM_EXCLUSIVE)) == 0;
+    return (entry & PM_FILE) != 0 || zeros ? PAGE_SHARED : PAGE_OWN;
 }
 
 static int read_entries(int pagemap, const void *host, uint64_t *entries, size_t count)

@@ -44,8 +44,8 @@ struct request {
 
 struct block {
     struct virtio_mmio *mmio;
-    struct disk *disk;
-    struct workers *workers;
+    struct disk *disk;        // NULL: none
+    struct workers *workers;  // likewise
     struct virtio_blk_config config;
     char id[BLOCK_ID_BYTES];
     struct block_counters counters;
@@ -257,6 +257,8 @@ static uint8_t check(struct block *b, struct request *q, bool *ret_done)
         return refuse(b, VIRTIO_BLK_S_IOERR);
     uint64_t out = c->readable_bytes - sizeof h, in = c->writable_bytes - STATUS_BYTES;
     q->order = (struct order){.type = le32toh(h.type)};
+    if (b->disk == NULL && q->order.type != VIRTIO_BLK_T_GET_ID)
+        return refuse(b, VIRTIO_BLK_S_IOERR);
     switch (q->order.type) {
     case VIRTIO_BLK_T_IN:
         return check_transfer(b, q, le64toh(h.sector), in);
@@ -373,6 +375,8 @@ static void on_reset(void *device)
 
 int block_grow(struct block *block, uint64_t bytes)
 {
+    if (block->disk == NULL)
+        return -ENODEV;
     virtio_lock(block->mmio);
     hold(block, false);
     int r = disk_grow(block->disk, bytes);
@@ -385,14 +389,26 @@ int block_grow(struct block *block, uint64_t bytes)
     return r;
 }
 
+void block_announce(struct block *block)
+{
+    virtio_lock(block->mmio);
+    virtio_config_changed(block->mmio);
+    virtio_unlock(block->mmio);
+}
+
 // ---- life ----
+
+static bool is_fixed(const struct block *b)
+{
+    return b->disk != NULL && disk_read_only(b->disk);
+}
 
 static const struct virtio_device_ops block_ops = {.id = VIRTIO_ID_BLOCK, .queue_ready = on_queue, .reset = on_reset};
 
 static void fill_config(struct block *b)
 {
     b->config = (struct virtio_blk_config){
-        .capacity = htole64(disk_bytes(b->disk) / DISK_SECTOR),
+        .capacity = htole64(b->disk != NULL ? disk_bytes(b->disk) / DISK_SECTOR : 0),
         .size_max = htole32(BLOCK_SEGMENT_BYTES),
         .seg_max = htole32(BLOCK_SEGMENTS_MAX),
         .blk_size = htole32(DISK_SECTOR),
@@ -400,7 +416,7 @@ static void fill_config(struct block *b)
         .min_io_size = htole16(BLOCK_SECTORS),
         .num_queues = htole16(1),
     };
-    if (disk_read_only(b->disk))
+    if (is_fixed(b))
         return;
     b->config.max_discard_sectors = b->config.max_write_zeroes_sectors = htole32(BLOCK_ZERO_SECTORS_MAX);
     b->config.max_discard_seg = b->config.max_write_zeroes_seg = htole32(1);
@@ -439,7 +455,7 @@ int block_new(struct loop *loop, const struct guest_memory *memory, const struct
     b->throttle = (struct throttle){.bytes_per_s = config->bytes_per_s, .ops_per_s = config->ops_per_s};
     memcpy(b->id, config->id, strnlen(config->id, sizeof b->id));
     fill_config(b);
-    bool fixed = disk_read_only(b->disk);
+    bool fixed = is_fixed(b);
     struct virtio_device device = {
         .ops = &block_ops,
         .state = b,
@@ -456,7 +472,7 @@ int block_new(struct loop *loop, const struct guest_memory *memory, const struct
     int r = b->request == NULL || b->chain == NULL ? -ENOMEM : 0;
     if (r == 0) {
         make_requests(b);
-        r = workers_new(loop, 1, &b->workers);
+        r = b->disk != NULL ? workers_new(loop, 1, &b->workers) : 0;
     }
     if (r == 0)
         r = virtio_mmio_new(loop, memory, &device, &b->mmio);

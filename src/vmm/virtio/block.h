@@ -5,6 +5,9 @@
 // request that is being carried out; the others are dropped.  A failed request is VIRTIO_BLK_S_IOERR for the guest, never more.
 // A disk with a limit of its speed waits on that thread, too, for as long as a pause or a reset does not need it.  What is read
 // of a base file, which many machines share, is not counted.
+//
+// A device without a disk is a place for one: it has no size, and every request for data fails.  To a driver it is one whose
+// disk can be written, so that a machine that was saved with it can go on with a disk there (block_announce).
 #ifndef VMM_VIRTIO_BLOCK_H
 #define VMM_VIRTIO_BLOCK_H
 
@@ -23,7 +26,7 @@ enum {
 };
 
 struct block_config {
-    struct disk *disk;            // outlives the device, and is used by nobody else meanwhile
+    struct disk *disk;            // outlives the device, and is used by nobody else meanwhile; NULL: none
     char id[BLOCK_ID_BYTES + 1];  // what the guest sees as its serial number
     // How fast the disk may be read, and how fast written, at most; 0: no limit.
     uint64_t bytes_per_s, ops_per_s;
@@ -46,9 +49,11 @@ int block_new(struct loop *loop, const struct guest_memory *memory, const struct
 struct block *block_free(struct block *block);
 struct virtio_mmio *block_mmio(struct block *block);
 
-// Makes the disk larger while the guest runs, and tells it.  As disk_grow; waits for the request that is being carried out.
-// On the loop's thread, as block_counters.
+// Makes the disk larger while the guest runs, and tells it.  As disk_grow, or -ENODEV without one; waits for the request that
+// is being carried out. On the loop's thread, as block_counters.
 int block_grow(struct block *block, uint64_t bytes);
+// The disk is another one than the driver knows, of another size: it is told to look.  For a machine that was saved without.
+void block_announce(struct block *block);
 void block_counters(struct block *block, struct block_counters *ret_counters);
 
 #endif

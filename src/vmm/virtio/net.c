@@ -26,7 +26,7 @@ _Static_assert(offsetof(struct packet, frame) == 12, "the header of VERSION_1 is
 struct net {
     struct virtio_mmio *mmio;
     struct loop *loop;
-    int tap;
+    int tap;  // -1: none
     struct watch *watch;
     size_t frame_max;  // of this mtu
     struct virtio_net_config config;
@@ -148,6 +148,8 @@ static void on_tap(void *arg, uint32_t events)
 static void on_queue(void *device, unsigned queue)
 {
     struct net *net = device;
+    if (net->tap < 0)
+        return;
     if (queue == RX)
         on_receive(net);
     else
@@ -160,6 +162,8 @@ static const struct virtio_device_ops net_ops = {.id = VIRTIO_ID_NET, .queue_rea
 static int set_up_tap(int tap)
 {
     struct stat st;
+    if (tap < 0)
+        return 0;
     if (fstat(tap, &st) < 0)
         return -errno;
     if (!S_ISCHR(st.st_mode))
@@ -200,7 +204,7 @@ int net_new(struct loop *loop, const struct guest_memory *memory, const struct n
     int r = set_up_tap(net->tap);
     if (r == 0)
         r = virtio_mmio_new(loop, memory, &device, &net->mmio);
-    if (r == 0)
+    if (r == 0 && net->tap >= 0)
         r = watch_add(loop, net->tap, 0, on_tap, net, &net->watch);
     if (r < 0) {
         virtio_mmio_free(net->mmio);

@@ -4,6 +4,9 @@
 // and checked there: its header must ask for nothing, and its source must be the address the guest was given.  Frames that
 // break this are dropped and counted, as are those that the tap cannot take at once.  Towards the guest nothing is read from
 // the tap unless the guest has a buffer for it: the tap's own queue is the only one.
+//
+// A device without a tap is a place for one: a driver finds it and may use it, and its queues are never looked at.  Nothing is
+// taken from the guest, and there is nowhere that a frame could go or come from.
 #ifndef VMM_VIRTIO_NET_H
 #define VMM_VIRTIO_NET_H
 
@@ -18,7 +21,8 @@ enum {
 };
 
 struct net_config {
-    int tap;         // a tap device with IFF_NO_PI | IFF_VNET_HDR, or a datagram socket that carries the same; not closed here
+    // A tap device with IFF_NO_PI | IFF_VNET_HDR, or a datagram socket that carries the same; not closed here.  -1: none.
+    int tap;
     uint8_t mac[6];  // of the guest
     uint16_t mtu;    // NET_MTU_MIN to NET_MTU_MAX
 };

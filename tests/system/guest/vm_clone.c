@@ -6,17 +6,26 @@
 //     timer MS      sets the timer, which then must expire exactly once
 //     read N        the first word of the disk's sector N
 //     write N TEXT  puts TEXT there, and on the host's disk
+//     volume        how many bytes the second disk has
+//     vread N, vwrite N TEXT   likewise, of the second disk
+//     frames N      takes the network device up and hands it N frames: how many it took, and its hardware address
 // Each is answered by one line, and the connection ends.
 #include "vm_modules.h"
 
+#include <arpa/inet.h>
 #include <emmintrin.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/if_packet.h>
 #include <linux/vm_sockets.h>
+#include <net/ethernet.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -109,12 +118,12 @@ static void set_timer(int ms)
     timerfd_settime(timer, 0, &when, NULL);
 }
 
-static void use_disk(char *line, char *out)
+static void use_disk(const char *path, const char *line, char *out)
 {
     static char sector[SECTOR] __attribute__((aligned(4096)));
     char text[64] = "";
     long number = 0;
-    int fd = open("/dev/vda", O_RDWR | O_DIRECT | O_SYNC), n = sscanf(line, "%*s %ld %63s", &number, text);
+    int fd = open(path, O_RDWR | O_DIRECT | O_SYNC), n = sscanf(line, "%*s %ld %63s", &number, text);
     ssize_t done = -1;
     if (fd >= 0 && n == 2) {
         memset(sector, 0, sizeof sector);
@@ -125,6 +134,44 @@ static void use_disk(char *line, char *out)
     }
     sector[SECTOR - 1] = '\0';
     snprintf(out, LINE, done == SECTOR ? "%.63s" : "failed", sector);
+    close(fd);
+}
+
+static void say_volume(char *out)
+{
+    uint64_t bytes = 0;
+    int fd = open("/dev/vdb", O_RDONLY);
+    if (fd < 0 || ioctl(fd, BLKGETSIZE64, &bytes) != 0)
+        strcpy(out, "none");
+    else
+        snprintf(out, LINE, "%llu", (unsigned long long)bytes);
+    close(fd);
+}
+
+// Raw ones, as from a kernel that somebody has taken over: nothing but the monitor decides what becomes of them.
+static void send_frames(int count, char *out)
+{
+    struct ifreq q = {.ifr_name = "eth0"};
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, htons(ETH_P_ALL)), sent = 0;
+    uint8_t frame[64];
+    memset(frame, 0xff, 6);
+    if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &q) != 0) {
+        snprintf(out, LINE, "none");
+        close(fd);
+        return;
+    }
+    q.ifr_flags |= IFF_UP;
+    ioctl(fd, SIOCSIFFLAGS, &q);
+    ioctl(fd, SIOCGIFHWADDR, &q);
+    memcpy(frame + 6, q.ifr_hwaddr.sa_data, 6);
+    memset(frame + 12, 0x88, sizeof frame - 12);
+    const uint8_t *mac = frame + 6;
+    ioctl(fd, SIOCGIFINDEX, &q);
+    struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_ifindex = q.ifr_ifindex, .sll_halen = 6};
+    memset(to.sll_addr, 0xff, 6);
+    for (int i = 0; i < count; i++)
+        sent += sendto(fd, frame, sizeof frame, 0, (struct sockaddr *)&to, sizeof to) == (ssize_t)sizeof frame;
+    snprintf(out, LINE, "%d %02x:%02x:%02x:%02x:%02x:%02x", sent, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
     close(fd);
 }
 
@@ -142,7 +189,13 @@ static void serve(int fd)
     else if (strncmp(line, "timer ", 6) == 0)
         set_timer(atoi(line + 6)), strcpy(out, "set");
     else if (strncmp(line, "read ", 5) == 0 || strncmp(line, "write ", 6) == 0)
-        use_disk(line, out);
+        use_disk("/dev/vda", line, out);
+    else if (strncmp(line, "vread ", 6) == 0 || strncmp(line, "vwrite ", 7) == 0)
+        use_disk("/dev/vdb", line, out);
+    else if (strncmp(line, "volume", 6) == 0)
+        say_volume(out);
+    else if (strncmp(line, "frames ", 7) == 0)
+        send_frames(atoi(line + 7), out);
     strcat(out, "\n");
     if (write(fd, out, strlen(out)) < 0)
         perror("@write");
