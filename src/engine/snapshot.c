@@ -202,7 +202,7 @@ static bool refused_for_its_parts(const struct sandbox *sb, struct request *r)
                      sb->id, sb->tier->name);
     else if (sb->network.kind != NETWORK_NONE)
         request_fail(r, SANDBOX_ERR_INVALID_SPEC,
-                     "sandbox %" PRIu32 " has a network, whose device a fork has not; on the tier %s only one without can be "
+                     "sandbox %" PRIu32 " has a network, whose addresses are its own; on the tier %s only one without can be "
                      "kept",
                      sb->id, sb->tier->name);
     return sb->origin->has_volume || sb->network.kind != NETWORK_NONE;

@@ -7,6 +7,7 @@
 #include "engine_stage.h"
 #include "wire/page_delta.h"
 #include "wire/vmm.h"
+#include "wire/vmstate.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +22,7 @@ enum { FD_STATE = 3, FD_MEMORY, FD_LAYER };
 
 static uint8_t *noted[NOTED];
 static unsigned notes;
+static int handed[VMM_REQUEST_FDS_MAX] = {-1, -1, -1};  // the last machine's files
 
 static bool read_memory(int fd, uint8_t *memory)
 {
@@ -66,6 +68,31 @@ static bool write_text(int fd, const char *what, unsigned number)
     return fstat(fd, &st) == 0 && st.st_size == 0 && write(fd, text, sizeof text) == (ssize_t)sizeof text;
 }
 
+// As one may whose guest has taken it over.
+static void spoil_sizes(const struct stage *s, const int *fds)
+{
+    const uint64_t most = (uint64_t)VMM_MEMORY_MIB_MAX << 20;
+    int r = 0;
+    switch ((enum play_keep)atomic_load(&s->play->keep)) {
+    case KEEP_LARGE_STATE:
+        r = ftruncate(fds[0], VMSTATE_FILE_MAX + 1);
+        break;
+    case KEEP_NO_STATE:
+        r = ftruncate(fds[0], 0);
+        break;
+    case KEEP_LARGE_MEMORY:  // of the right form, but for a much larger machine
+        r = ftruncate(fds[1], (off_t)page_delta_file_bytes(most));
+        break;
+    case KEEP_CUT_MEMORY:
+        r = ftruncate(fds[1], KEPT_MEMORY_BYTES + LIST - 1);
+        break;
+    default:
+        break;
+    }
+    if (r < 0)
+        abort();
+}
+
 int kept_save(struct stage *s, unsigned slot, const int *fds, size_t count)
 {
     struct machine *m = &s->slot[slot].machine;
@@ -78,7 +105,7 @@ int kept_save(struct stage *s, unsigned slot, const int *fds, size_t count)
         return 1;
     case KEEP_HELD:
         return 2;  // asked for again
-    case KEEP_OK:
+    default:
         break;
     }
     if (m->own == NULL)
@@ -93,7 +120,28 @@ int kept_save(struct stage *s, unsigned slot, const int *fds, size_t count)
     if (!write_text(fds[0], "state", notes) || !write_delta(fds[1], m) || !write_text(fds[2], "layer", notes))
         atomic_store(&s->play->broken, true);
     notes++;
+    spoil_sizes(s, fds);
+    for (size_t i = 0; i < VMM_REQUEST_FDS_MAX; i++) {
+        close_fd(&handed[i]);
+        handed[i] = dup(fds[i]);
+    }
     return 0;
+}
+
+void rig_write_late(void)
+{
+    static uint8_t page[PAGE_DELTA_PAGE];
+    memset(page, 0xee, sizeof page);
+    for (size_t i = 0; i < VMM_REQUEST_FDS_MAX; i++) {
+        struct stat st;
+        if (handed[i] < 0 || fstat(handed[i], &st) < 0)
+            abort();
+        for (off_t at = 0; at < st.st_size; at += (off_t)sizeof page) {
+            size_t n = st.st_size - at < (off_t)sizeof page ? (size_t)(st.st_size - at) : sizeof page;
+            if (pwrite(handed[i], page, n, at) != (ssize_t)n)
+                abort();
+        }
+    }
 }
 
 // ---- coming back ----

@@ -46,7 +46,16 @@ enum play_template {
 enum play_monitor { MONITOR_OK, MONITOR_SILENT, MONITOR_REFUSES, MONITOR_GARBAGE, MONITOR_CLOSES };
 
 // What a monitor does that is to keep its machine.
-enum play_keep { KEEP_OK, KEEP_NO_ROOM, KEEP_ENDS, KEEP_HELD };
+enum play_keep {
+    KEEP_OK,
+    KEEP_NO_ROOM,
+    KEEP_ENDS,
+    KEEP_HELD,
+    KEEP_LARGE_STATE,
+    KEEP_NO_STATE,
+    KEEP_LARGE_MEMORY,
+    KEEP_CUT_MEMORY
+};
 
 struct play {
     atomic_bool has_kvm;        // the vm tier can be had; the kernel is in the store when rig_vm_store made it
@@ -154,6 +163,8 @@ char *rig_log(const struct rig *rig);
         }                                                                                                                      \
     } while (0)
 void rig_tick(void);
+// Writes over all that the monitor of the machine that was kept last has written, through the descriptors that it was handed.
+void rig_write_late(void);
 // A number that is another one for other bytes.
 uint64_t rig_sum(const uint8_t *bytes, size_t n);
 

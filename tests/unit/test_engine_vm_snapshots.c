@@ -549,6 +549,47 @@ static void files_of_another_are_refused(void **state)
     rig_stop(rig);
 }
 
+// A monitor keeps the descriptors of the files that it wrote, and a guest may take it over at any time.
+static void what_was_kept_cannot_be_changed_by_its_monitor(void **state)
+{
+    struct rig *rig = start(NULL, true);
+    cleanup_fd int fd = rig_connect(rig);
+    struct name first = take(fd, rig_create(fd));
+    rig_write_late();
+    uint32_t fork = fork_one(fd, first.text);
+    // Nor does what a fork stands on follow what becomes of the files.
+    char path[192];
+    file_path(rig, first.text, "memory.delta", path);
+    change_byte(path);
+    struct name second = take(fd, fork);
+    rig_write_late();
+    fork_one(fd, second.text);
+    assert_int_equal(rig->play.forked, 2);
+    rig_stop(rig);
+}
+
+static void files_of_impossible_sizes_are_refused(void **state)
+{
+    struct rig *rig = start(NULL, true);
+    cleanup_fd int fd = rig_connect(rig);
+    uint32_t parent = rig_create(fd);
+    for (int kind = KEEP_LARGE_STATE; kind <= KEEP_CUT_MEMORY; kind++) {
+        atomic_store(&rig->play.keep, kind);
+        unsigned resumes = rig->play.vm_resumes, told = rig->play.resumes;
+        send_about(fd, 1, KIND(SNAPSHOT_CREATE), NULL, parent);
+        rig_expect_error(fd, 1, SANDBOX_ERR_INTERNAL, "goes on");
+        send_about(fd, 2, KIND(SUSPEND), NULL, parent);
+        rig_expect_error(fd, 2, SANDBOX_ERR_INTERNAL, "goes on");
+        // And so it does, also where its memory had been written already.
+        assert_int_equal(rig->play.vm_resumes, resumes + 2);
+        RIG_AWAIT(rig->play.resumes == told + 2 && stored(rig) == 0);
+        assert_true(has_state(fd, parent, "running", rig));
+    }
+    atomic_store(&rig->play.keep, KEEP_OK);
+    fork_one(fd, take(fd, parent).text);
+    rig_stop(rig);
+}
+
 static void an_engine_that_is_killed_leaves_all_or_nothing(void **state)
 {
     unsigned seed = 11;
@@ -677,6 +718,23 @@ static void one_that_does_not_come_back_has_ended(void **state)
     rig_stop(rig);
 }
 
+static void a_suspended_one_that_was_changed_is_refused(void **state)
+{
+    struct rig *rig = start(NULL, true);
+    cleanup_fd int fd = rig_connect(rig);
+    uint32_t sandbox = rig_create(fd);
+    suspend(fd, sandbox);
+    rig_write_late();
+    for (unsigned i = 0; i < 3; i++) {  // the answer is the same each time
+        rig_send_simple(fd, RIG_RESUME, 1, sandbox);
+        rig_expect_error(fd, 1, SANDBOX_ERR_INTERNAL, "stays suspended");
+        assert_true(logged(rig, "has changed since it was taken"));
+    }
+    assert_int_equal(rig->play.forked, 0);
+    destroy(fd, sandbox);
+    rig_stop(rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -696,10 +754,13 @@ int main(void)
         cmocka_unit_test(few_snapshots_stay_loaded),
         cmocka_unit_test(damage_is_refused_by_name),
         cmocka_unit_test(files_of_another_are_refused),
+        cmocka_unit_test(what_was_kept_cannot_be_changed_by_its_monitor),
+        cmocka_unit_test(files_of_impossible_sizes_are_refused),
         cmocka_unit_test(an_engine_that_is_killed_leaves_all_or_nothing),
         cmocka_unit_test(a_suspended_one_comes_back),
         cmocka_unit_test(a_suspended_one_goes_with_its_owner),
         cmocka_unit_test(one_that_does_not_come_back_has_ended),
+        cmocka_unit_test(a_suspended_one_that_was_changed_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

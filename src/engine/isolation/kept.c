@@ -3,10 +3,12 @@
 #include "base/cleanup.h"
 #include "sys/digest.h"
 #include "sys/template_store.h"
+#include "sys/vm_ram.h"
 #include "wire/page_delta.h"
-#include "wire/vmm.h"
+#include "wire/vmstate.h"
 
 #include <fcntl.h>
+#include <linux/falloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,36 +31,71 @@ void kept_close(struct kept *kept)
     close_fd(&kept->root);
 }
 
-// ---- the list of pages ----
+#define cleanup_kept __attribute__((cleanup(kept_close)))
 
-// The memory's size and, to be freed, the list at the end of the file.
-static int read_list(int delta, uint64_t *ret_memory_bytes, uint8_t **ret_list)
+// ---- what a monitor wrote ----
+
+// The size of the memory that the file is of.
+static int memory_bytes_of(int delta, const struct snapshot_key *machine, uint64_t *ret_memory_bytes)
 {
     struct stat st;
     if (fstat(delta, &st) < 0)
         return -errno;
     // The file has 32769 parts, of which one is the list.
     uint64_t parts = PAGE_DELTA_PAGE * 8, memory = (uint64_t)st.st_size / (parts + 1) * parts;
-    if (memory == 0 || memory > (uint64_t)VMM_MEMORY_MIB_MAX << 20 || memory % PAGE_DELTA_STEP != 0 ||
+    if (memory == 0 || memory > vm_ram_mib(machine->memory_mib) << 20 || memory % PAGE_DELTA_STEP != 0 ||
         page_delta_file_bytes(memory) != (uint64_t)st.st_size)
         return -EBADMSG;
+    *ret_memory_bytes = memory;
+    return 0;
+}
+
+// The memory's size and, to be freed, the list at the end of the file.  It is read once: whoever wrote the file may still be
+// able to write to it.
+static int read_list(int delta, const struct snapshot_key *machine, uint64_t *ret_memory_bytes, uint8_t **ret_list)
+{
+    uint64_t memory;
+    int r = memory_bytes_of(delta, machine, &memory);
+    if (r < 0)
+        return r;
     size_t n = page_delta_list_bytes(memory);
     cleanup_free uint8_t *list = malloc(n);
     if (list == NULL)
         return -ENOMEM;
     for (size_t done = 0; done < n;) {
-        ssize_t r = pread(delta, list + done, n - done, (off_t)(memory + done));
-        if (r <= 0)
-            return r < 0 ? -errno : -EBADMSG;
-        done += (size_t)r;
+        ssize_t got = pread(delta, list + done, n - done, (off_t)(memory + done));
+        if (got <= 0)
+            return got < 0 ? -errno : -EBADMSG;
+        done += (size_t)got;
     }
     *ret_memory_bytes = memory;
     *ret_list = take_ptr(&list);
     return 0;
 }
 
-// Copies the listed pages that `but` (NULL: none) does not list, holes as zeros.
-static int copy_pages(int from, int to, uint64_t memory_bytes, const uint8_t *list, const uint8_t *but)
+static int state_bytes_of(int state, uint64_t *ret_bytes)
+{
+    struct stat st;
+    if (fstat(state, &st) < 0)
+        return -errno;
+    if (st.st_size <= 0 || st.st_size > VMSTATE_FILE_MAX)
+        return -EBADMSG;
+    *ret_bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+// ---- copying ----
+
+// What is a hole in the one is a hole in the other.  `over`: something may be there.
+static int copy_range(int from, int to, uint64_t at, uint64_t end, bool over)
+{
+    if (!over || fallocate(to, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)(end - at)) == 0)
+        return snapshot_copy_sparse(from, to, at, end);
+    return errno == EOPNOTSUPP ? snapshot_copy_bytes(from, to, at, end) : -errno;
+}
+
+// Copies the listed pages that `but` (NULL: none) does not list; `over`: over what may be there.
+static int copy_pages(int from, int to, uint64_t memory_bytes, const uint8_t *list, const uint8_t *but, bool over)
 {
     uint64_t pages = memory_bytes / PAGE_DELTA_PAGE;
     int r = 0;
@@ -69,7 +106,7 @@ static int copy_pages(int from, int to, uint64_t memory_bytes, const uint8_t *li
             end = end < other ? end : other;
         }
         if (page_delta_has(list, page) && (but == NULL || !page_delta_has(but, page)))
-            r = snapshot_copy_bytes(from, to, page * PAGE_DELTA_PAGE, end * PAGE_DELTA_PAGE);
+            r = copy_range(from, to, page * PAGE_DELTA_PAGE, end * PAGE_DELTA_PAGE, over);
     }
     return r;
 }
@@ -85,35 +122,13 @@ static int write_at(int fd, const void *bytes, size_t n, uint64_t at)
     return 0;
 }
 
-// What is below goes into the newer file, but for what was written again.
-static int merge(int below, int delta)
-{
-    cleanup_free uint8_t *list = NULL, *more = NULL;
-    uint64_t memory, of_more;
-    int r = read_list(delta, &memory, &list);
-    if (r == 0)
-        r = read_list(below, &of_more, &more);
-    if (r < 0)
-        return r;
-    if (of_more != memory)
-        return -EBADMSG;
-    r = copy_pages(below, delta, memory, more, list);
-    if (r < 0)
-        return r;
-    size_t n = page_delta_list_bytes(memory);
-    for (size_t i = 0; i < n; i++)
-        list[i] |= more[i];
-    return write_at(delta, list, n, memory);
-}
-
 // ---- writing ----
 
-int kept_create(int folder, bool named, struct kept *ret_kept)
+int kept_create(int folder, struct kept *ret_kept)
 {
     struct kept kept = KEPT_INIT;
     for (int i = 0; i < KEPT_FILES; i++) {
-        kept.fd[i] = named ? openat(folder, names[i], O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
-                           : openat(folder, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        kept.fd[i] = openat(folder, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
         if (kept.fd[i] < 0) {
             int r = -errno;
             kept_close(&kept);
@@ -122,6 +137,72 @@ int kept_create(int folder, bool named, struct kept *ret_kept)
     }
     *ret_kept = kept;
     return 0;
+}
+
+// The pages of the snapshot below that were not written again are added to `to`, which has those of `from`, and the list.
+static int write_memory(int from, int to, const struct memory_base *base, const struct snapshot_key *machine)
+{
+    cleanup_free uint8_t *list = NULL;
+    uint64_t memory;
+    int r = read_list(from, machine, &memory, &list);
+    if (r < 0)
+        return r;
+    bool more = base != NULL && base->memory >= 0;
+    bool stands = base != NULL && base->root >= 0;
+    if ((more && base->memory_bytes != memory) || (stands && base->root_bytes != memory))
+        return -EBADMSG;
+    if (from != to)
+        r = copy_pages(from, to, memory, list, NULL, false);
+    if (r == 0 && more)
+        r = copy_pages(base->memory, to, memory, base->list, list, from == to);
+    size_t n = page_delta_list_bytes(memory);
+    for (size_t i = 0; more && i < n; i++)
+        list[i] |= base->list[i];
+    return r == 0 ? write_at(to, list, n, memory) : r;
+}
+
+static int write_state(int from, int to)
+{
+    uint64_t bytes;
+    int r = state_bytes_of(from, &bytes);
+    return r == 0 && from != to ? snapshot_copy_bytes(from, to, 0, bytes) : r;
+}
+
+static int write_disk(int from, int to)
+{
+    struct stat st;
+    if (from == to)
+        return 0;
+    if (fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
+        return -errno;
+    return snapshot_copy_sparse(from, to, 0, (uint64_t)st.st_size);
+}
+
+// In files that no monitor was ever handed, instead of those that it may still write to.
+static int write_own(struct kept *kept, const struct memory_base *base, int folder, const struct snapshot_key *machine)
+{
+    cleanup_kept struct kept own = KEPT_INIT;
+    for (int i = 0; i < KEPT_FILES; i++)
+        if ((own.fd[i] = openat(folder, names[i], O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)) < 0)
+            return -errno;
+    int r = write_state(kept->fd[KEPT_STATE], own.fd[KEPT_STATE]);
+    if (r == 0)
+        r = write_memory(kept->fd[KEPT_MEMORY], own.fd[KEPT_MEMORY], base, machine);
+    if (r == 0)
+        r = write_disk(kept->fd[KEPT_DISK], own.fd[KEPT_DISK]);
+    for (int i = 0; r == 0 && i < KEPT_FILES; i++) {
+        close_fd(&kept->fd[i]);
+        kept->fd[i] = take_fd(&own.fd[i]);
+    }
+    return r;
+}
+
+static int settle(struct kept *kept, const struct memory_base *base, int folder, const struct snapshot_key *machine)
+{
+    if (folder >= 0)
+        return write_own(kept, base, folder, machine);
+    int r = write_state(kept->fd[KEPT_STATE], kept->fd[KEPT_STATE]);
+    return r == 0 ? write_memory(kept->fd[KEPT_MEMORY], kept->fd[KEPT_MEMORY], base, machine) : r;
 }
 
 // The template's file gets another name.  Where it has none any more, because it has given way to others, a copy gets it.
@@ -135,7 +216,7 @@ static int name_root(int root, int folder)
     cleanup_fd int copy = openat(folder, root_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (copy < 0 || fstat(root, &st) < 0 || ftruncate(copy, st.st_size) < 0)
         return -errno;
-    int r = snapshot_copy_sparse(root, copy, (uint64_t)st.st_size);
+    int r = snapshot_copy_sparse(root, copy, 0, (uint64_t)st.st_size);
     return r == 0 && fsync(copy) < 0 ? -errno : r;
 }
 
@@ -200,9 +281,11 @@ int kept_finish(struct kept *kept, const struct memory_base *base, int folder, c
 {
     if (base != NULL && base->root >= 0 && (kept->root = fcntl(base->root, F_DUPFD_CLOEXEC, 0)) < 0)
         return err_set(err, -errno, "the template's memory cannot be kept open");
-    int r = base != NULL && base->delta >= 0 ? merge(base->delta, kept->fd[KEPT_MEMORY]) : 0;
+    int r = settle(kept, base, folder, &key->machine);
+    if (r == -EBADMSG)
+        return err_set(err, r, "its monitor wrote files of a size that they cannot have");
     if (r < 0)
-        return err_set(err, r, "what the snapshot below differs by cannot be added: %s", strerror(-r));
+        return err_set(err, r, "it cannot be written: %s", strerror(-r));
     struct kept_key written = *key;
     memcpy(written.magic, magic, sizeof written.magic);
     if (folder >= 0 && kept->root >= 0)
@@ -314,23 +397,18 @@ static int check_all(const struct kept *kept, struct err *err)
     return r;
 }
 
-// A sealed memfd.  A descriptor or a negative errno.
-static int make_memory(const struct kept *kept)
+// A sealed memfd of the template's memory and the pages of `list` over it.  A descriptor or a negative errno.
+static int make_memory(const struct kept *kept, uint64_t bytes, const uint8_t *list)
 {
-    cleanup_free uint8_t *list = NULL;
-    uint64_t bytes;
     struct stat root;
-    int r = read_list(kept->fd[KEPT_MEMORY], &bytes, &list);
-    if (r < 0)
-        return r;
     if (kept->root >= 0 && (fstat(kept->root, &root) < 0 || (uint64_t)root.st_size != bytes))
         return -EBADMSG;
     cleanup_fd int memory = memfd_create("snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (memory < 0 || ftruncate(memory, (off_t)bytes) < 0)
         return -errno;
-    r = kept->root >= 0 ? snapshot_copy_sparse(kept->root, memory, bytes) : 0;
+    int r = kept->root >= 0 ? snapshot_copy_sparse(kept->root, memory, 0, bytes) : 0;
     if (r == 0)
-        r = copy_pages(kept->fd[KEPT_MEMORY], memory, bytes, list, NULL);
+        r = copy_pages(kept->fd[KEPT_MEMORY], memory, bytes, list, NULL, true);
     return r < 0 ? r : snapshot_seal_memfd(memory);
 }
 
@@ -348,10 +426,35 @@ static const struct manifest_file *root_of(const struct manifest *m)
     return strcmp(m->file[0].name, root_name) == 0 ? &m->file[0] : NULL;
 }
 
-static int load(const struct kept *kept, struct snapshot_files *files)
+// What is made of these files is described by what was loaded, not by what they become.
+static int describe_base(const struct kept *kept, struct snapshot_files *files, uint64_t bytes, uint8_t **list)
+{
+    const struct manifest_file *listed = root_of(&kept->manifest);
+    bool has_root = kept->root >= 0 && listed != NULL;
+    cleanup_fd int memory = fcntl(files->memory, F_DUPFD_CLOEXEC, 0);
+    int root = has_root ? fcntl(kept->root, F_DUPFD_CLOEXEC, 0) : -1;
+    if (memory < 0 || (has_root && root < 0)) {
+        close_fd(&root);
+        return -EMFILE;
+    }
+    files->base = memory_base_new(root, has_root ? listed->size : 0, has_root ? listed->digest : NULL);
+    if (files->base == NULL)
+        return -ENOMEM;
+    memory_base_add(files->base, take_fd(&memory), bytes, take_ptr(list));
+    return 0;
+}
+
+static int load(const struct kept *kept, const struct snapshot_key *machine, struct snapshot_files *files)
 {
     struct stat st;
-    files->memory = make_memory(kept);
+    cleanup_free uint8_t *list = NULL;
+    uint64_t bytes, state_bytes;
+    int r = read_list(kept->fd[KEPT_MEMORY], machine, &bytes, &list);
+    if (r == 0)
+        r = state_bytes_of(kept->fd[KEPT_STATE], &state_bytes);
+    if (r < 0)
+        return r;
+    files->memory = make_memory(kept, bytes, list);
     files->state = snapshot_seal(kept->fd[KEPT_STATE]);
     files->layer = reopen(kept->fd[KEPT_DISK]);
     const int fds[] = {files->memory, files->state, files->layer};
@@ -361,23 +464,20 @@ static int load(const struct kept *kept, struct snapshot_files *files)
     if (fstat(files->layer, &st) < 0)
         return -errno;
     files->layer_is = file_stamp_of(&st);
-    int root = kept->root >= 0 ? fcntl(kept->root, F_DUPFD_CLOEXEC, 0) : -1;
-    int delta = fcntl(kept->fd[KEPT_MEMORY], F_DUPFD_CLOEXEC, 0);
-    const struct manifest_file *listed = root_of(&kept->manifest);
-    files->base = memory_base_new(root, listed != NULL ? listed->size : 0, listed != NULL ? listed->digest : NULL, delta);
-    return files->base == NULL ? -ENOMEM : delta < 0 || (kept->root >= 0 && root < 0) ? -EMFILE : 0;
+    return describe_base(kept, files, bytes, &list);
 }
 
-int kept_load(const struct kept *kept, struct snapshot_files *ret_files, struct err *err)
+int kept_load(const struct kept *kept, const struct snapshot_key *machine, struct snapshot_files *ret_files, struct err *err)
 {
     struct snapshot_files files = SNAPSHOT_FILES_INIT;
     int r = check_all(kept, err);
     if (r < 0)
         return r;
-    r = load(kept, &files);
+    r = load(kept, machine, &files);
     if (r < 0) {
         snapshot_files_close(&files);
-        return err_set(err, r, "it cannot be loaded: %s", r == -EBADMSG ? "its memory has another size" : strerror(-r));
+        return err_set(err, r, "it cannot be loaded: %s",
+                       r == -EBADMSG ? "its memory or its state has another size" : strerror(-r));
     }
     *ret_files = files;
     return 0;

@@ -9,14 +9,17 @@
 //     manifest.bin   the digests of them all (wire/manifest.h)
 //
 // memory.delta is of everything since the template, also where the machine is a fork: what the snapshot below differed by, and
-// this one did not write again, is copied into it after the machine goes on.  So a snapshot stands on one file and never on
+// this one did not write again, is added to it after the machine goes on.  So a snapshot stands on one file and never on
 // another snapshot, however long the chain: one may be deleted, and coming back takes the same work at any depth.
 //
-// Trust: vmstate.bin, the pages and the list were written by a monitor which a guest may have taken over; they are never looked
-// into but for the list, any of which is a valid one.  Against damage, and files that were mixed up, nothing is believed before
-// its digest was checked and the key is the one that was asked for.
+// Trust: vmstate.bin, the pages and the list were written by a monitor which a guest may have taken over, or take over later;
+// they are never looked into but for the list, any of which is a valid one.  It writes to files without names, and what becomes
+// of these is copied: nobody but the engine ever has a snapshot's own files open for writing.  Its sizes are bounded by what
+// its machine may have (sys/vm_ram.h, VMSTATE_FILE_MAX, and the disk by the limit that the jailer gave it).  Against damage,
+// and files that were mixed up, nothing is believed before its digest was checked and the key is the one that was asked for.
 //
-// One that only waits to come back (suspended) has files without names, and its manifest and key in memory.
+// One that only waits to come back (suspended) has those files without names themselves, and its manifest and key in memory:
+// its monitor has ended before anybody can ask for it.
 //
 // Functions block; each may run on any thread.
 #ifndef ENGINE_ISOLATION_KEPT_H
@@ -41,17 +44,18 @@ struct kept {
 #define KEPT_INIT ((struct kept){.fd = {-1, -1, -1}, .root = -1})
 void kept_close(struct kept *kept);
 
-// Three empty files for a monitor to write: in `folder`, or if `named` is false, without names in it.  0 or a negative errno.
-int kept_create(int folder, bool named, struct kept *ret_kept);
-// They are written: adds what `base` (NULL: nothing) holds, syncs all, and if `folder` is not -1, gives `root` its name there,
-// and writes key and manifest.  *ret_bytes: what it takes of the host's disk.  0 or a negative errno with a sentence.
+// Three empty files for a monitor to write, without names, on the file system of `folder`.  0 or a negative errno.
+int kept_create(int folder, struct kept *ret_kept);
+// They are written: adds what `base` (NULL: nothing) holds, syncs all, and if `folder` is not -1, has them, `root` and the
+// manifest under their names there.  `key`: its id and machine.  *ret_bytes: what it takes of the host's disk.  0; -EBADMSG: of
+// a size that they cannot have; or another negative errno, with a sentence.
 int kept_finish(struct kept *kept, const struct memory_base *base, int folder, const struct kept_key *key, uint64_t *ret_bytes,
                 struct err *err);
 // The one in `folder`, which must be `id`'s.  *ret_key is its.  0; -EBADMSG with a sentence that names the file; or another
 // negative errno.
 int kept_open(int folder, const char *id, struct kept *ret_kept, struct kept_key *ret_key, struct err *err);
-// For starting machines from it: its memory and state in sealed memfds, its disk as it is, checked against the manifest.  What
-// `kept` has open stays its.  As kept_open.
-int kept_load(const struct kept *kept, struct snapshot_files *ret_files, struct err *err);
+// For starting machines like `machine` from it: its memory and state in sealed memfds, its disk as it is, checked against the
+// manifest.  What `kept` has open stays its.  As kept_open.
+int kept_load(const struct kept *kept, const struct snapshot_key *machine, struct snapshot_files *ret_files, struct err *err);
 
 #endif

@@ -181,19 +181,21 @@ int snapshot_copy_bytes(int from, int to, uint64_t at, uint64_t end)
     return 0;
 }
 
-int snapshot_copy_sparse(int from, int to, uint64_t size)
+int snapshot_copy_sparse(int from, int to, uint64_t at, uint64_t end)
 {
-    for (uint64_t at = 0; at < size;) {
+    while (at < end) {
         off_t data = lseek(from, (off_t)at, SEEK_DATA);
         if (data < 0)
             return errno == ENXIO ? 0 : -errno;
+        if ((uint64_t)data >= end)
+            return 0;
         off_t hole = lseek(from, data, SEEK_HOLE);
         if (hole < 0)
             return -errno;
-        int r = snapshot_copy_bytes(from, to, (uint64_t)data, (uint64_t)hole);
+        at = (uint64_t)hole < end ? (uint64_t)hole : end;
+        int r = snapshot_copy_bytes(from, to, (uint64_t)data, at);
         if (r < 0)
             return r;
-        at = (uint64_t)hole;
     }
     return 0;
 }
@@ -206,7 +208,7 @@ int snapshot_seal(int file)
     cleanup_fd int copy = memfd_create("template", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (copy < 0 || ftruncate(copy, st.st_size) < 0)
         return -errno;
-    int r = snapshot_copy_sparse(file, copy, (uint64_t)st.st_size);
+    int r = snapshot_copy_sparse(file, copy, 0, (uint64_t)st.st_size);
     return r < 0 ? r : snapshot_seal_memfd(copy);
 }
 
@@ -256,7 +258,7 @@ static int keep_memory_file(struct snapshot_files *files, const struct manifest_
     int root = fcntl(files->memory, F_DUPFD_CLOEXEC, 0);
     if (root < 0)
         return err_set(err, -errno, "its memory cannot be kept open: %s", strerror(errno));
-    files->base = memory_base_new(root, memory->size, memory->digest, -1);
+    files->base = memory_base_new(root, memory->size, memory->digest);
     return files->base != NULL ? 0 : err_set(err, -ENOMEM, "out of memory");
 }
 

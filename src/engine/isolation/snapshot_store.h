@@ -64,9 +64,9 @@ int snapshot_store_open(int state_dir);
 // Opens and verifies; all but `layer` are sealed memfds, and `key` is not open.  0; -ENOENT; -EBADMSG with a sentence that
 // names the file; or another negative errno.
 int snapshot_load(int store, const char *name, struct snapshot_files *ret_files, struct err *err);
-// Copies [at, end), or all that is no hole.  0 or a negative errno.
+// Copies [at, end), or what of it is no hole.  0 or a negative errno.
 int snapshot_copy_bytes(int from, int to, uint64_t at, uint64_t end);
-int snapshot_copy_sparse(int from, int to, uint64_t size);
+int snapshot_copy_sparse(int from, int to, uint64_t at, uint64_t end);
 // Seals the memfd, and gives one for reading.  A descriptor or a negative errno.
 int snapshot_seal_memfd(int memfd);
 // A sealed memfd with the bytes of `file`, holes as holes.  A descriptor or a negative errno.

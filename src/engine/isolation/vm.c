@@ -236,7 +236,7 @@ int vm_keepable(struct vm_driver *d, uint32_t handle, struct memory_base **ret_b
     if (vm == NULL || vm->control < 0)
         return -ENOENT;
     *ret_why = vm->volume    ? "it has a session's volume, which others write to while it is kept"
-               : vm->network ? "it has a network, and its machine a device for that which no fork has"
+               : vm->network ? "it has a network, whose addresses are its own"
                              : "";
     if (vm->volume || vm->network)
         return -ENOTSUP;

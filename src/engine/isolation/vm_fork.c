@@ -96,8 +96,19 @@ static void keep_within_limits(struct vm_forks *all, const struct loaded *newest
 
 // ---- starting ----
 
+// It is free to be tried again, or to be forgotten.
+static void give_back(struct driver_suspended *s)
+{
+    if (s == NULL)
+        return;
+    s->busy = false;
+    if (s->forgotten)
+        suspended_free(s);
+}
+
 static void refuse(struct waiting *w, int error, const char *detail)
 {
+    give_back(w->suspended);
     const struct driver_answer answer = {.error = error, .detail = detail, .control = -1, .dial = -1, .network = NETWORK_INIT};
     w->done(w->arg, &answer);
     free(w);
@@ -117,9 +128,8 @@ static void on_started(void *arg, const struct driver_answer *answer)
 {
     struct waiting w = *(struct waiting *)arg;
     free(arg);
-    w.suspended->busy = false;
-    if (w.suspended->forgotten || answer->error == 0)
-        suspended_free(w.suspended);
+    w.suspended->forgotten = w.suspended->forgotten || answer->error == 0;
+    give_back(w.suspended);
     w.done(w.arg, answer);
 }
 
@@ -158,13 +168,13 @@ static void load_run(struct job *job)
 {
     struct loaded *l = of_job(job);
     if (l->suspended != NULL) {
-        l->error = kept_load(&l->suspended->kept, &l->files, &l->err);
+        l->error = kept_load(&l->suspended->kept, &l->key.machine, &l->files, &l->err);
         return;
     }
     struct kept kept;
     l->error = kept_open(l->folder, l->id, &kept, &l->key, &l->err);
     if (l->error == 0) {
-        l->error = kept_load(&kept, &l->files, &l->err);
+        l->error = kept_load(&kept, &l->key.machine, &l->files, &l->err);
         kept_close(&kept);
     }
 }

@@ -79,13 +79,18 @@ static void finish_run(struct job *job)
     k->error = kept_finish(&k->kept, k->base, k->folder, &k->key, &k->bytes, &k->err);
 }
 
-// Let go of; what it was for goes with the engine.
+static void go_on(struct keep *k);
+
+// One that could not be put on disk after all has to go on, but not where the engine ends, with which it goes.
 static void finish_finish(struct job *job, bool ran)
 {
     struct keep *k = of_job(job);
     if (!ran)
         note(k, -ECANCELED, "the engine ends");
-    told(k);
+    if (ran && k->error < 0 && k->stands_still)
+        go_on(k);
+    else
+        told(k);
 }
 
 static void finish(struct keep *k)
@@ -115,6 +120,7 @@ static void on_goes_on(void *arg, const struct driver_answer *answer)
 static void go_on(struct keep *k)
 {
     bool goes_on = k->stands_still && (k->folder >= 0 || k->error < 0);
+    k->stands_still = k->stands_still && !goes_on;
     int r = goes_on ? vm_ask(k->driver, k->handle, VMM_OP_RESUME, NULL, 0, on_goes_on, k) : 0;
     if (r < 0)  // it has ended
         note(k, -ECANCELED, "its machine has ended");
@@ -175,7 +181,7 @@ static int keep(struct vm_driver *d, uint32_t handle, const struct driver_snapsh
         r = k->folder < 0 ? -errno : 0;
     }
     if (r == 0)
-        r = kept_create(what->folder, what->id != NULL, &k->kept);
+        r = kept_create(what->folder, &k->kept);
     if (r == 0)
         r = k->was_paused ? save(k) : vm_ask(d, handle, VMM_OP_PAUSE, NULL, 0, on_paused, k);
     if (r < 0)

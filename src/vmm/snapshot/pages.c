@@ -22,9 +22,9 @@ static enum page_kind kind_of(uint64_t entry)
 {
     if ((entry & (PM_PRESENT | PM_SWAPPED)) == 0)
         return PAGE_ABSENT;
-    // The kernel's page of zeros, which memory has that was only read, is nobody's.
-    bool zeros = (entry & (PM_SWAPPED | PM_EXCLUSIVE)) == 0;
-    return (entry & PM_FILE) != 0 || zeros ? PAGE_SHARED : PAGE_OWN;
+    if ((entry & PM_FILE) != 0)
+        return PAGE_SHARED;
+    return (entry & (PM_SWAPPED | PM_EXCLUSIVE)) != 0 ? PAGE_OWN : PAGE_COMMON;
 }
 
 static int read_entries(int pagemap, const void *host, uint64_t *entries, size_t count)
@@ -172,16 +172,32 @@ int pages_write(const struct guest_memory *memory, int pagemap, int fd)
 
 struct own_writer {
     int fd;
+    bool absent_is_zero;
     uint8_t *list;
 };
+
+static int list_run(const struct own_writer *w, const struct page_run *run)
+{
+    page_delta_add(w->list, run->first, run->pages);
+    return write_pages(w->fd, run);
+}
+
+// Memory that began empty has the kernel's page of zeros where it was only read.
+static int list_common(const struct own_writer *w, const struct page_run *run)
+{
+    int r = 0;
+    for (uint64_t i = 0; r == 0 && i < run->pages; i++) {
+        const struct page_run page = {.first = run->first + i, .pages = 1, .host = run->host + i * PAGE_BYTES};
+        if (!w->absent_is_zero || !is_zero(page.host))
+            r = list_run(w, &page);
+    }
+    return r;
+}
 
 static int write_own_run(void *arg, const struct page_run *run)
 {
     const struct own_writer *w = arg;
-    if (run->kind != PAGE_OWN)
-        return 0;
-    page_delta_add(w->list, run->first, run->pages);
-    return write_pages(w->fd, run);
+    return run->kind == PAGE_OWN ? list_run(w, run) : run->kind == PAGE_COMMON ? list_common(w, run) : 0;
 }
 
 _Static_assert((int)PAGE_BYTES == (int)PAGE_DELTA_PAGE, "pages");
@@ -194,7 +210,7 @@ int pages_write_own(const struct guest_memory *memory, int pagemap, int fd)
         return -ENOMEM;
     if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)bytes) < 0)
         return -errno;
-    struct own_writer w = {.fd = fd, .list = list};
+    struct own_writer w = {.fd = fd, .absent_is_zero = !guest_memory_is_mapped(memory), .list = list};
     int r = pages_walk(memory, pagemap, write_own_run, &w);
     return r == 0 ? write_fully(fd, list, page_delta_list_bytes(bytes), bytes) : r;
 }

@@ -2,7 +2,8 @@
 // swaps, and free of any logging while the guest runs.
 //
 // A page of a private mapping of a snapshot's file is either the file's (read at most, shared by all clones) or the guest's own
-// (written).  Memory that began empty has only pages of its own.
+// (written).  Memory that began empty has only pages of its own.  Either may have pages that are nobody's alone, without being
+// a file's: the kernel's page of zeros, where nothing was written, and pages that the kernel found alike (KSM), which were.
 #ifndef VMM_SNAPSHOT_PAGES_H
 #define VMM_SNAPSHOT_PAGES_H
 
@@ -12,7 +13,7 @@
 
 enum { PAGE_BYTES = 4096 };
 
-enum page_kind { PAGE_ABSENT, PAGE_SHARED, PAGE_OWN };
+enum page_kind { PAGE_ABSENT, PAGE_SHARED, PAGE_COMMON, PAGE_OWN };
 
 // A run of pages of one kind, inside one region; `first` counts from the start of the memory file.
 struct page_run {
