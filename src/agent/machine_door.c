@@ -8,12 +8,15 @@
 // the agent itself ends, or one of them breaks the framing.  serving -> (Prepare or Suspend went through) keepable: the end of
 // the control connection now means that this is a clone, as its reset always does; the host is called again -> nameless: the
 // first command must be Identity -> serving, with the agent told of a Suspend that Configure or Resume ends; keepable ->
-// (Configure or Resume) serving. A machine with a volume is never kept. A connection is waiting until its 8 bytes have come.
-// Limits: WAITING_MAX connections at once, each for WAITING_S; beyond that they are closed; CALL_S for a call to the host.
+// (Configure or Resume) serving. Sync has what the machine holds written to its disk, and the sandbox stand still, until
+// Configure or Resume: nothing of it runs in a clone before that has its identity, and draws no random number that others draw
+// as well. A machine with a volume is never kept. A connection is waiting until its 8 bytes have come. Limits: WAITING_MAX
+// connections at once, each for WAITING_S; beyond that they are closed; CALL_S for a call to the host.
 #include "agent/machine.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "sys/cgroup.h"
 #include "sys/fdpass.h"
 #include "sys/loop.h"
 #include "sys/stream.h"
@@ -52,11 +55,12 @@ struct door {
     bool keepable;       // it may have been kept: the end of its line means that it is a clone
     uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
-    // What syncs; 0: nothing does.  `sync_asked`: the host that is there now waits for it.
+    // What syncs and freezes; 0: nothing does.  `sync_asked`: the host that is there now waits for it.
     pid_t sync_pid;
     int sync_fd;
     struct watch *sync_watch;
     bool sync_asked;
+    bool still;  // the sandbox is frozen, or will be when that has ended
     struct stream *control;
     struct waiting waiting[WAITING_MAX];
     const char *why;  // it ended
@@ -177,37 +181,64 @@ static void report_synced(struct door *d)
         end(d, "the host does not take reports");
 }
 
+static void thaw(struct door *d)
+{
+    int r = d->sandbox->group != NULL ? cgroup_group_freeze(d->sandbox->group, false) : 0;
+    if (r < 0 && r != -ETIMEDOUT)
+        end(d, "the sandbox cannot go on");
+}
+
 static void on_sync_ended(void *arg, uint32_t events)
 {
     (void)events;
     struct door *d = arg;
+    int status = 0;
     d->sync_watch = watch_remove(d->sync_watch);
     close_fd(&d->sync_fd);
-    while (waitpid(d->sync_pid, NULL, 0) < 0 && errno == EINTR)
+    while (waitpid(d->sync_pid, &status, 0) < 0 && errno == EINTR)
         ;
     d->sync_pid = 0;
-    if (d->sync_asked)
+    if (!d->still)
+        thaw(d);
+    // Where not all of it stands still the host hears nothing, as from a machine that hangs.
+    if (d->sync_asked && WIFEXITED(status) && WEXITSTATUS(status) == 0)
         report_synced(d);
 }
 
-// By a child: it may take long, and the host is served meanwhile.  Where none can be made, the host hears nothing, as from a
-// machine that hangs.
+// The second time there is little left, and nobody who adds to it.
+static int sync_and_freeze(const struct door *d)
+{
+    sync();
+    int r = d->sandbox->group != NULL ? cgroup_group_freeze(d->sandbox->group, true) : 0;
+    sync();
+    return r;
+}
+
+// By a child: it may take long, and the host is served meanwhile.  Where none can be made, the host hears nothing, either.
 static void begin_sync(struct door *d)
 {
-    d->sync_asked = true;
+    d->sync_asked = d->still = true;
     if (d->sync_pid > 0)
         return;
     pid_t pid = fork();
-    if (pid == 0) {
-        sync();
-        _exit(0);
-    }
+    if (pid == 0)
+        _exit(sync_and_freeze(d) < 0);
     if (pid < 0)
         return;
     d->sync_pid = pid;
     d->sync_fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (d->sync_fd < 0 || watch_add(d->loop, d->sync_fd, EPOLLIN, on_sync_ended, d, &d->sync_watch) < 0)
         end(d, "a child cannot be waited for");
+}
+
+static void go_on(struct door *d)
+{
+    d->keepable = false;
+    if (!d->still)
+        return;
+    d->still = false;
+    if (d->sync_pid == 0)
+        thaw(d);
 }
 
 // Whether what was said makes this machine one that may be kept, or no longer.
@@ -218,7 +249,7 @@ static void look_for_keeping(struct door *d, const Sandbox__Agent__Command *comm
         d->keepable = !has_volume(d);
     else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE ||
              command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME)
-        d->keepable = false;
+        go_on(d);
 }
 
 // The host's commands are looked at only for those that concern the machine.  True: this one is for the agent, too.

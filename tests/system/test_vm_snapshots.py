@@ -101,6 +101,37 @@ def forks_are_others():
             need(len({one[i] for one in seen}) == FORKS + 1, f"{name}: {[one[i] for one in seen]}")
 
 
+def drawn(client, sandbox):
+    """(uuid, uptime) of each line that was written whole."""
+    return [(line.split()[0], float(line.split()[1])) for line in client.says(sandbox, "cat /dev/shm/drawn").splitlines() if line.count(" ") == 1]
+
+
+def nothing_draws_random_numbers_that_others_draw():
+    """A program that draws all the time: what several of its lives have in common, it drew before the parent's pause."""
+    with system.client() as client:
+        parent = client.create()
+        client.says(parent, "(while :; do read r < /proc/sys/kernel/random/uuid; read u rest < /proc/uptime; echo $r $u; sleep 0.01; done) "
+                            "> /dev/shm/drawn 2>&1 < /dev/null &")
+        eventually(lambda: len(drawn(client, parent)) > 20, 20, "it does not draw")
+        taken = client.snapshot(parent)
+        need(taken["unsynced"] == 0, f"it is {taken}")
+        forks = client.fork(taken["id"], 3)
+        before = {one: len(drawn(client, one)) for one in (parent, *forks)}
+        for one, n in before.items():
+            eventually(lambda o=one, m=n: len(drawn(client, o)) > m + 20, 20, "it does not go on")
+        lives = [drawn(client, one) for one in (parent, *forks)]
+        same = 0
+        while len({life[same][0] for life in lives}) == 1:
+            same += 1
+        need(same > 20, f"only {same} numbers are the parent's")
+        # It may have been frozen between drawing a number and looking at the clock.
+        ups = [up for _, up in lives[0]]
+        gap = max(ups[same] - ups[same - 1], ups[same - 1] - ups[same - 2])
+        need(gap >= taken["pause_us"] / 1e6 - 0.03, f"{same} numbers in common, the last {gap} s before the next; it was paused for {taken['pause_us']} us")
+        late = [number for life in lives for number, _ in life[same:]]
+        need(len(set(late)) == len(late), "numbers were drawn twice")
+
+
 def time_is_right_in_forks():
     with system.client() as client:
         parent = client.create()
@@ -372,7 +403,7 @@ def main():
     if not found["works"]:
         print(f"1..0 # SKIP this host's KVM cannot run a stock kernel: {found['reason']}")
         return
-    cases = [the_stage_is_set, processes_go_on_in_forks, forks_are_others, time_is_right_in_forks, forks_share_nothing_they_write,
+    cases = [the_stage_is_set, processes_go_on_in_forks, forks_are_others, nothing_draws_random_numbers_that_others_draw, time_is_right_in_forks, forks_share_nothing_they_write,
                a_paused_one_is_kept_and_forked, chains_stay_right_and_small, a_deleted_one_lives_in_its_forks,
                a_suspended_one_comes_back, restarts_and_damage, a_full_disk_leaves_the_parent_running, kills_in_the_middle_leave_all_or_nothing]
     # Names on the command line: only these, after the stage is set.
