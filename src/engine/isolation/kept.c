@@ -54,7 +54,7 @@ static int memory_bytes_of(int delta, const struct snapshot_key *machine, uint64
 // able to write to it.
 static int read_list(int delta, const struct snapshot_key *machine, uint64_t *ret_memory_bytes, uint8_t **ret_list)
 {
-    uint64_t memory;
+    uint64_t memory = 0;
     int r = memory_bytes_of(delta, machine, &memory);
     if (r < 0)
         return r;
@@ -143,7 +143,7 @@ int kept_create(int folder, struct kept *ret_kept)
 static int write_memory(int from, int to, const struct memory_base *base, const struct snapshot_key *machine)
 {
     cleanup_free uint8_t *list = NULL;
-    uint64_t memory;
+    uint64_t memory = 0;
     int r = read_list(from, machine, &memory, &list);
     if (r < 0)
         return r;
@@ -163,7 +163,7 @@ static int write_memory(int from, int to, const struct memory_base *base, const 
 
 static int write_state(int from, int to)
 {
-    uint64_t bytes;
+    uint64_t bytes = 0;
     int r = state_bytes_of(from, &bytes);
     return r == 0 && from != to ? snapshot_copy_bytes(from, to, 0, bytes) : r;
 }
@@ -448,7 +448,7 @@ static int load(const struct kept *kept, const struct snapshot_key *machine, str
 {
     struct stat st;
     cleanup_free uint8_t *list = NULL;
-    uint64_t bytes, state_bytes;
+    uint64_t bytes = 0, state_bytes;
     int r = read_list(kept->fd[KEPT_MEMORY], machine, &bytes, &list);
     if (r == 0)
         r = state_bytes_of(kept->fd[KEPT_STATE], &state_bytes);
