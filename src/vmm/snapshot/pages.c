@@ -182,7 +182,8 @@ static int list_run(const struct own_writer *w, const struct page_run *run)
     return write_pages(w->fd, run);
 }
 
-// Memory that began empty has the kernel's page of zeros where it was only read.
+// Memory that began empty has the kernel's page of zeros where it was only read.  In a snapshot's it may be what was written
+// over something else, and is listed, which costs nothing.
 static int list_common(const struct own_writer *w, const struct page_run *run)
 {
     int r = 0;
