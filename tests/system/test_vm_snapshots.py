@@ -4,6 +4,7 @@
 What is the same on each tier is in test_snapshots.py, test_snapshot_api.c and test_snapshot_crash.py, which run on this one, too.
 Needs a host that has the tier; skipped with its reason elsewhere.
 """
+import functools
 import os
 import sys
 import threading
@@ -398,6 +399,18 @@ def kills_in_the_middle_leave_all_or_nothing():
                 client.delete_snapshot(name)
 
 
+def on_its_own(case):
+    """The case, which finds no snapshots of others."""
+    @functools.wraps(case)
+    def run():
+        with system.client() as client:
+            for one in client.snapshots():
+                client.delete_snapshot(one["id"])
+        eventually(lambda: kept_files() == [], 10, lambda: f"files of the case before are left: {kept_files()}")
+        return case()
+    return run
+
+
 def main():
     found = vm_rig.probe()
     if not found["works"]:
@@ -408,8 +421,8 @@ def main():
                a_suspended_one_comes_back, restarts_and_damage, a_full_disk_leaves_the_parent_running, kills_in_the_middle_leave_all_or_nothing]
     # Names on the command line: only these, after the stage is set.
     cases = [case for case in cases if case is the_stage_is_set or not sys.argv[1:] or case.__name__ in sys.argv[1:]]
-    run_cases(cases, WORK,
-              lambda: [system] if system else [], kernel=True)
+    cases = [case if case is the_stage_is_set else on_its_own(case) for case in cases]
+    run_cases(cases, WORK, lambda: [system] if system else [], kernel=True)
 
 
 main()
