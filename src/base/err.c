@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static void set(struct err *e, int code, int not_run, const char *format, va_list args)
+__attribute__((format(printf, 4, 0))) static void set(struct err *e, int code, int not_run, const char *format, va_list args)
 {
     if (e == NULL)
         return;

@@ -177,6 +177,15 @@ static void on_packet(void *arg, uint32_t events)
         take_report(line, packet, (size_t)n);
 }
 
+// The size, or -EMSGSIZE.
+static ssize_t pack_small(const Sandbox__Agent__Command *command, uint8_t packed[static SMALL_COMMAND_MAX])
+{
+    size_t n = protobuf_c_message_get_packed_size(&command->base);
+    if (n > SMALL_COMMAND_MAX)
+        return -EMSGSIZE;
+    return (ssize_t)protobuf_c_message_pack(&command->base, packed);
+}
+
 static int hand_down(struct agent_line *line, uint64_t id, int *ret_fd)
 {
     int pair[2];
@@ -189,11 +198,10 @@ static int hand_down(struct agent_line *line, uint64_t id, int *ret_fd)
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
     command.open_stream = &open_stream;
     uint8_t packed[SMALL_COMMAND_MAX];
-    size_t n = protobuf_c_message_get_packed_size(&command.base);
-    if (n > sizeof packed)
-        return -EMSGSIZE;
-    protobuf_c_message_pack(&command.base, packed);
-    ssize_t sent = fdpass_send(line->fd, packed, n, &theirs, 1);
+    ssize_t n = pack_small(&command, packed);
+    if (n < 0)
+        return (int)n;
+    ssize_t sent = fdpass_send(line->fd, packed, (size_t)n, &theirs, 1);
     if (sent < 0)
         return (int)sent;
     *ret_fd = take_fd(&ours);
@@ -451,11 +459,10 @@ int agent_line_identify(struct agent_line *line, const struct agent_identity *id
 static int send_small(struct agent_line *line, const Sandbox__Agent__Command *command)
 {
     uint8_t packed[SMALL_COMMAND_MAX];
-    size_t n = protobuf_c_message_get_packed_size(&command->base);
-    if (n > sizeof packed)
-        return -EMSGSIZE;
-    protobuf_c_message_pack(&command->base, packed);
-    return transport_of(line)->send(line, packed, n);
+    ssize_t n = pack_small(command, packed);
+    if (n < 0)
+        return (int)n;
+    return transport_of(line)->send(line, packed, (size_t)n);
 }
 
 int agent_line_open_stream(struct agent_line *line, int *ret_fd, uint64_t *ret_id)
@@ -517,11 +524,10 @@ int agent_line_host_api(struct agent_line *line, int feed)
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_HOST_API;
     command.host_api = &host_api;
     uint8_t packed[SMALL_COMMAND_MAX];
-    size_t n = protobuf_c_message_get_packed_size(&command.base);
-    if (n > sizeof packed)
-        return -EMSGSIZE;
-    protobuf_c_message_pack(&command.base, packed);
-    int r = transport_of(line)->host_api(line, packed, n, feed);
+    ssize_t n = pack_small(&command, packed);
+    if (n < 0)
+        return (int)n;
+    int r = transport_of(line)->host_api(line, packed, (size_t)n, feed);
     line->opening_host_api = r == 0;
     return r;
 }

@@ -88,11 +88,14 @@ static int remove_mark(int disk)
     static const struct {
         const char *path;
         int flags;
-    } marks[] = {{"work/work/incompat/volatile/dirty", 0},
-                 {"work/work/incompat/volatile", AT_REMOVEDIR},
-                 {"work/work/incompat", AT_REMOVEDIR}};
+    } marks[] = {{"incompat/volatile/dirty", 0}, {"incompat/volatile", AT_REMOVEDIR}, {"incompat", AT_REMOVEDIR}};
+    // What the kernel makes of an overlay's work directory is one of the same name in it.
+    cleanup_fd int work = openat(disk, "work", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    cleanup_fd int kernels = work < 0 ? -1 : openat(work, "work", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (kernels < 0)
+        return errno == ENOENT ? 0 : -errno;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
-        if (unlinkat(disk, marks[i].path, marks[i].flags) < 0 && errno != ENOENT)
+        if (unlinkat(kernels, marks[i].path, marks[i].flags) < 0 && errno != ENOENT)
             return -errno;
     return 0;
 }

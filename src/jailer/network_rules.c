@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NFT_WAIT_MS = 20000, NFT_MEMORY = 512 << 20 };
+enum { NFT_MEMORY = 512 << 20 };
 
 static const char nft_path[] = "/usr/sbin/nft";
 
@@ -146,7 +146,9 @@ static int await(pid_t pid, int *ret_status)
 {
     cleanup_fd int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     struct pollfd ended = {.fd = pidfd, .events = POLLIN};
-    bool late = pidfd >= 0 && poll(&ended, 1, NFT_WAIT_MS) == 0;
+    bool late = pidfd >= 0;
+    for (int step = 0; late && step < NETWORK_NFT_STEPS; step++)
+        late = poll(&ended, 1, NETWORK_NFT_STEP_MS) == 0;
     if (late)
         kill(pid, SIGKILL);
     while (waitpid(pid, ret_status, 0) < 0)

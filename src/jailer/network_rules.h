@@ -18,7 +18,14 @@
 
 #include <stddef.h>
 
-enum { NETWORK_RULES_ROOM = 4096, DNS_PORT = 53 };
+enum {
+    NETWORK_RULES_ROOM = 4096,
+    DNS_PORT = 53,
+    // How long nft may take, in steps: a machine that stood still in one of them (paused, moved to another host) has lost that
+    // one only.
+    NETWORK_NFT_STEP_MS = 500,
+    NETWORK_NFT_STEPS = 120,
+};
 
 // The port to which redirected connections come; none of the ports a guest may dial itself.
 uint16_t network_redirect_port(uint16_t proxy_port);
@@ -27,8 +34,8 @@ uint16_t network_redirect_port(uint16_t proxy_port);
 // -E2BIG.
 int network_rules_write(const char *instance, const struct jail_network *how, char *text, size_t room);
 
-// Runs nft with `text` as its input, which holds nothing but this file's words and numbers.  0, or a negative errno with a
-// sentence in `detail`.
+// Runs nft with `text` as its input, which holds nothing but this file's words and numbers, and kills it after
+// NETWORK_NFT_STEPS. 0, or a negative errno with a sentence in `detail`.
 int network_rules_apply(const char *text, char *detail, size_t room);
 
 #endif

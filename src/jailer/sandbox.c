@@ -1,21 +1,12 @@
-#include "jailer/sandbox.h"
-
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/id.h"
 #include "base/log.h"
-#include "enter/dev.h"
 #include "enter/enter.h"
-#include "jailer/cpus.h"
-#include "jailer/disk_copy.h"
-#include "jailer/vm_enter.h"
-#include "sys/fdpass.h"
-#include "sys/mount_fd.h"
+#include "jailer/sandbox_inside.h"
 #include "sys/small_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/mount.h>
 #include <linux/sched.h>
 #include <linux/securebits.h>
 #include <poll.h>
@@ -26,7 +17,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,70 +28,9 @@ enum {
     REMOVE_WAIT_MS = 10000,
 };
 
-enum state { ENTERING, COPYING, BUILDING, LIVE, ENDING };
-
-struct sandbox {
-    struct host *host;
-    enum state state;
-    int uid_slot;
-    uid_t first_uid;
-    struct cgroup_group *group;
-    struct cpus_taken cpus;
-    pid_t pid;
-    int pidfd;
-    struct watch *exit_watch;
-    bool paused;  // it stands still because it was asked for,
-    bool held;    // and for its snapshot
-    bool frozen;  // for at least one of these
-
-    // While it starts.
-    int line;  // to the child
-    struct watch *line_watch;
-    struct jail_start what;
-    uint8_t volume[JAIL_VOLUME_ID];  // all zero: none
-    bool volume_in_use;
-    bool self_test;
-    int template_mount, control_fd, log_fd;
-    bool is_vm;
-    struct vm_plan vm;  // its descriptors are ours
-    int userns;
-    struct disk_copy *copying;             // of its disk
-    struct disk_device device;             // until the disk is mounted
-    int disk_file, disk, mounts, tap;      // its disk, mount namespace and tap, kept beyond its first process: see release.h
-    struct layer *layer[JAIL_LAYERS_MAX];  // uppermost first
-    uint32_t layer_count;
-    int copy_from;     // the layer that its disk is a copy of, or -1
-    struct line *net;  // its line out; NULL: none
-    bool entered, net_ready;
-    int error;
-    char detail[JAIL_DETAIL_MAX];
-    struct timer deadline;
-
-    struct {
-        struct disk_copy *copy;  // NULL: there is none
-        int file;
-        uint8_t id[JAIL_VOLUME_ID];
-        uint64_t since_ns, pause_us;
-        sandbox_snapshot_fn *done;
-        void *arg;
-        bool end_waits;  // the sandbox is dead, and goes when this is done
-    } snapshot;
-
-    // While it ends.
-    bool group_stays;  // it could not be removed: what is in it may still live, so nobody else gets its ids
-    int wait_status;
-    bool out_of_memory;
-    struct timer retry;
-    uint64_t give_up_ns;
-
-    const struct sandbox_handler *handler;
-    void *arg;
-};
-
 // ---- starting ----
 
-// Remembers the first failure, for on_started.
-static int fail(struct sandbox *s, int error, const char *what)
+int sandbox_fail(struct sandbox *s, int error, const char *what)
 {
     if (s->error == 0) {
         s->error = error;
@@ -206,182 +135,6 @@ static int settle(struct sandbox *s)
     return cgroup_group_settle(s->group, s->pid, &limits, s->first_uid);
 }
 
-static int mapped_template(int template_mount, int userns)
-{
-    cleanup_fd int copy = mount_clone(template_mount, "");
-    if (copy < 0)
-        return copy;
-    int r = mount_restrict(copy, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-    if (r == 0)
-        r = mount_idmap(copy, userns);
-    return r < 0 ? r : take_fd(&copy);
-}
-
-// `r`: of volume_attach or volume_lend.
-static int has_volume(struct sandbox *s, int r)
-{
-    if (r == 0) {
-        s->volume_in_use = true;
-        return 0;
-    }
-    char id[2 * JAIL_VOLUME_ID + 1], what[64];
-    hex_encode(s->volume, JAIL_VOLUME_ID, id);
-    snprintf(what, sizeof what, "attaching the volume %s", id);
-    return fail(s, r, what);
-}
-
-// -1 in *ret_mount: there is none.
-static int mapped_volume(struct sandbox *s, int userns, int *ret_mount)
-{
-    *ret_mount = -1;
-    if (!jail_volume_named(s->volume))
-        return 0;
-    return has_volume(s, volume_attach(s->host->volumes, s->volume, userns, ret_mount));
-}
-
-static void close_fds(int (*fds)[FDPASS_MAX])
-{
-    for (int i = 0; i < FDPASS_MAX; i++)
-        close_fd(&(*fds)[i]);
-}
-
-// Adds a descriptor of each guest cgroup to the order.  A directory of the host's own mount would lead a taken-over agent
-// upwards, by "..", to the host's root: each is the root of a mount of its own, above which there is nothing.
-static int add_groups(const struct sandbox *s, struct enter_order *order, int *fds)
-{
-    for (int role = 0; role < CGROUP_ROLES; role++) {
-        cleanup_fd int dir = cgroup_group_guest_fd(s->group, (enum cgroup_role)role);
-        if (dir == -ENOENT)
-            continue;
-        int fd = dir < 0 ? dir : mount_clone(dir, "");
-        if (fd < 0)
-            return fd;
-        fds[order->groups] = fd;
-        snprintf(order->group_kind[order->groups], sizeof order->group_kind[0], "%s", cgroup_role_kind((enum cgroup_role)role));
-        order->groups++;
-    }
-    return 0;
-}
-
-// The parts of a root, each the jailer's.
-struct parts {
-    int template, disk, volume, dev;  // volume: -1, there is none
-    const int *layers;
-};
-
-static int send_order(struct sandbox *s, const struct parts *parts)
-{
-    struct enter_order order = {
-        .shm_bytes = enter_shm_bytes(s->what.memory_mib), .volume = parts->volume >= 0, .self_test = s->self_test};
-    cpus_take(s->host, s->what.vcpus, &s->cpus, &order.cpus);
-    memcpy(order.hostname, s->what.hostname, sizeof order.hostname);
-    if (s->net != NULL)
-        order.line = (struct guest_line){.kind = line_kind(s->net), .address = *line_address(s->net)};
-    // Copies of descriptors that stay ours are passed too: all of `fds` is closed here alike.
-    __attribute__((cleanup(close_fds))) int fds[FDPASS_MAX];
-    for (int i = 0; i < FDPASS_MAX; i++)
-        fds[i] = -1;
-    fds[ENTER_FD_TEMPLATE] = fcntl(parts->template, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_DISK] = fcntl(parts->disk, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_VOLUME] =
-        parts->volume >= 0 ? fcntl(parts->volume, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
-    fds[ENTER_FD_DEV] = fcntl(parts->dev, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_AGENT] = fcntl(s->host->agent_fd, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_CONTROL] = fcntl(s->control_fd, F_DUPFD_CLOEXEC, 3);
-    fds[ENTER_FD_LOG] = s->log_fd >= 0 ? fcntl(s->log_fd, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC);
-    for (int i = 0; i < ENTER_FDS; i++)
-        if (fds[i] < 0)
-            return -errno;
-    int r = add_groups(s, &order, fds + ENTER_FDS);
-    if (r < 0)
-        return r;
-    size_t n = ENTER_FDS + order.groups;
-    for (order.layers = 0; order.layers < s->layer_count; order.layers++)
-        if ((fds[n++] = fcntl(parts->layers[order.layers], F_DUPFD_CLOEXEC, 3)) < 0)
-            return -errno;
-    ssize_t sent = fdpass_send(s->line, &order, sizeof order, fds, n);
-    return sent < 0 ? (int)sent : 0;
-}
-
-// Where the host cannot, the sandbox runs all the same: `doctor` says so, and the log at every start.
-static int limit_disk(struct sandbox *s, int mount)
-{
-    const struct cgroup_disk_speed speed = {.bytes_per_s = (uint64_t)s->what.disk_mib_s << 20, .ops_per_s = s->what.disk_iops};
-    struct stat st;
-    if ((speed.bytes_per_s == 0 && speed.ops_per_s == 0) || mount < 0)
-        return 0;
-    if (fstat(mount, &st) < 0)
-        return -errno;
-    int r = cgroup_group_limit_disk(s->group, st.st_dev, &speed);
-    if (r != -EOPNOTSUPP)
-        return r;
-    log_warn("disk_speed_not_limited", log_i64("uid_slot", s->uid_slot));
-    return 0;
-}
-
-static int order_machine(struct sandbox *s)
-{
-    int r = 0;
-    if (jail_volume_named(s->volume))
-        r = has_volume(s, volume_lend(s->host->volumes, s->volume, &s->vm.volume, &s->vm.volume_mib));
-    if (r < 0)
-        return r;
-    if (s->net != NULL) {
-        s->vm.net = s->tap = line_take_tap(s->net);
-        s->vm.line = (struct guest_line){.kind = line_kind(s->net), .address = *line_address(s->net)};
-    }
-    const char *step = "";
-    r = vm_send_order(s->host, s->line, &s->vm, &s->what, &step);
-    return r < 0 ? fail(s, r, step) : 0;
-}
-
-static int map_layers(struct sandbox *s, int fds[static JAIL_LAYERS_MAX])
-{
-    for (uint32_t i = 0; i < s->layer_count; i++)
-        if ((fds[i] = layer_view(s->layer[i], s->userns)) < 0)
-            return fds[i];
-    return 0;
-}
-
-static void close_layers(int (*fds)[JAIL_LAYERS_MAX])
-{
-    for (int i = 0; i < JAIL_LAYERS_MAX; i++)
-        close_fd(&(*fds)[i]);
-}
-
-// Its disk is mounted: gives the child the parts of its root, and the order to build itself.
-static int give_order(struct sandbox *s)
-{
-    cleanup_fd int template = mapped_template(s->template_mount, s->userns);
-    if (template <0)
-        return fail(s, template, "id-mapping the template");
-    __attribute__((cleanup(close_layers))) int layers[JAIL_LAYERS_MAX] = {[0 ... JAIL_LAYERS_MAX - 1] = -1};
-    int r = map_layers(s, layers);
-    if (r < 0)
-        return fail(s, r, "id-mapping the snapshot's layers");
-    r = mount_idmap(s->disk, s->userns);
-    if (r < 0)
-        return fail(s, r, "id-mapping the writable disk");
-    cleanup_fd int volume = -1;
-    r = mapped_volume(s, s->userns, &volume);
-    if (r < 0)
-        return r;
-    r = limit_disk(s, s->disk);
-    if (r == 0)
-        r = limit_disk(s, volume);
-    if (r < 0)
-        return fail(s, r, "limiting the disk's speed");
-    cleanup_fd int dev = -1;
-    r = dev_new(s->first_uid, &dev);
-    if (r < 0)
-        return fail(s, r, "making the device nodes");
-    r = send_order(s, &(struct parts){.template = template, .disk = s->disk, .volume = volume, .dev = dev, .layers = layers});
-    if (r < 0)
-        return fail(s, r, "passing descriptors");
-    s->state = BUILDING;
-    return 0;
-}
-
 static void on_copied(void *arg, int error, uint64_t bytes)
 {
     (void)bytes;
@@ -391,11 +144,11 @@ static void on_copied(void *arg, int error, uint64_t bytes)
     int r = error == 0 ? disk_mount(&s->device, &s->disk) : error;
     close_fd(&s->device.fd);
     if (r < 0)
-        fail(s, r, "copying the snapshot's disk");
+        sandbox_fail(s, r, "copying the snapshot's disk");
     else if (timer_set(s->host->loop, &s->deadline, mono_ns() + ENTER_WAIT_S * NS_PER_S) < 0)
-        fail(s, -ENOMEM, "watching the sandbox");
+        sandbox_fail(s, -ENOMEM, "watching the sandbox");
     else
-        give_order(s);
+        sandbox_order(s);
     if (s->error != 0)
         sandbox_kill(s);
 }
@@ -410,7 +163,7 @@ static int start_copy(struct sandbox *s)
         r = disk_copy_start(s->host->loop, &(struct disk_copy_plan){.from = s->copy_from, .to = s->disk_file, .mount = -1},
                             &handler, s, &s->copying);
     if (r < 0)
-        return fail(s, r, "copying the snapshot's disk");
+        return sandbox_fail(s, r, "copying the snapshot's disk");
     s->state = COPYING;
     return 0;
 }
@@ -420,18 +173,18 @@ static int prepare(struct sandbox *s)
 {
     int r = map_ids(s->pid, s->first_uid, &s->userns);
     if (r < 0)
-        return fail(s, r, "mapping user ids");
+        return sandbox_fail(s, r, "mapping user ids");
     r = settle(s);
     if (r < 0)
-        return fail(s, r, "setting the limits");
+        return sandbox_fail(s, r, "setting the limits");
     if (s->is_vm) {
         s->state = BUILDING;
-        return order_machine(s);
+        return sandbox_order_machine(s);
     }
     if (s->copy_from >= 0)
         return start_copy(s);
     r = disk_new(s->host->disks, s->what.disk_mib, &s->disk, &s->disk_file);
-    return r < 0 ? fail(s, r, "making the writable disk") : give_order(s);
+    return r < 0 ? sandbox_fail(s, r, "making the writable disk") : sandbox_order(s);
 }
 
 static void close_plan(struct vm_plan *vm)
@@ -479,9 +232,9 @@ static void hear_entered(struct sandbox *s)
     if (n < 0 && errno == EAGAIN)
         return;
     if (n == (ssize_t)sizeof failure && failure.error < 0)
-        fail(s, failure.error, step_text(s, failure.step));
+        sandbox_fail(s, failure.error, step_text(s, failure.step));
     else if (n != 1 || s->entered)
-        fail(s, n == 0 ? -EPIPE : -EPROTO, step_text(s, ENTER_CGROUPS));
+        sandbox_fail(s, n == 0 ? -EPIPE : -EPROTO, step_text(s, ENTER_CGROUPS));
     else
         s->entered = true;
     go_on(s);
@@ -506,9 +259,9 @@ static bool hear_built(struct sandbox *s)
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n == (ssize_t)sizeof failure && failure.error < 0)
-        fail(s, failure.error, step_text(s, failure.step));
+        sandbox_fail(s, failure.error, step_text(s, failure.step));
     else if (n != 0)
-        fail(s, -EPROTO, "the sandbox's own report");
+        sandbox_fail(s, -EPROTO, "the sandbox's own report");
     return true;
 }
 
@@ -555,7 +308,7 @@ static void on_line(void *arg, uint32_t events)
 static void on_deadline(void *arg)
 {
     struct sandbox *s = arg;
-    fail(s, -ETIMEDOUT, "waiting for the sandbox to build itself");
+    sandbox_fail(s, -ETIMEDOUT, "waiting for the sandbox to build itself");
     sandbox_kill(s);
 }
 
@@ -629,7 +382,7 @@ static int begin_line(struct sandbox *s, uint32_t kind)
     cleanup_fd int proc = s->is_vm ? -1 : proc_of(s->pid);
     cleanup_fd int netns = s->is_vm ? -1 : openat(proc, "ns/net", O_RDONLY | O_CLOEXEC);
     if (netns < 0 && !s->is_vm)
-        return fail(s, proc < 0 ? proc : -errno, "opening the network namespace");
+        return sandbox_fail(s, proc < 0 ? proc : -errno, "opening the network namespace");
     int r = line_new(s->host->network, kind, netns, on_line_ready, s, &s->net, detail);
     return r < 0 ? fail_saying(s, r, detail) : 0;
 }
@@ -639,11 +392,11 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
 {
     int r = take_descriptors(s, plan);
     if (r < 0)
-        return fail(s, r, "keeping descriptors and layers");
+        return sandbox_fail(s, r, "keeping descriptors and layers");
     unsigned slot;
     r = slots_take(s->host->uids, &slot);
     if (r < 0)
-        return fail(s, r, "taking a uid range");
+        return sandbox_fail(s, r, "taking a uid range");
     s->uid_slot = (int)slot;
     s->first_uid = uid_slot_first(slot);
     char name[32];
@@ -651,20 +404,20 @@ static int begin(struct sandbox *s, const struct sandbox_plan *plan)
     bool limits_disk = s->what.disk_mib_s > 0 || s->what.disk_iops > 0;
     r = cgroup_group_new(s->host->cgroups, name, limits_disk, &s->group);
     if (r < 0)
-        return fail(s, r, "making cgroups");
+        return sandbox_fail(s, r, "making cgroups");
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return fail(s, -errno, "making a socket pair");
+        return sandbox_fail(s, -errno, "making a socket pair");
     cleanup_fd int theirs = pair[1];
     s->line = pair[0];
     struct cgroup_entry way = CGROUP_ENTRY_INIT;
     r = cgroup_entry_open(s->group, &way);
     if (r < 0)
-        return fail(s, r, "opening the cgroups");
+        return sandbox_fail(s, r, "opening the cgroups");
     s->pid = start_child(s, theirs, &way, &s->pidfd);
     cgroup_entry_close(&way);
     if (s->pid < 0)
-        return fail(s, s->pid, "starting a process in new namespaces");
+        return sandbox_fail(s, s->pid, "starting a process in new namespaces");
     return plan->line != 0 ? begin_line(s, plan->line) : 0;
 }
 
@@ -675,7 +428,7 @@ static int watch(struct sandbox *s)
         r = watch_add(s->host->loop, s->line, EPOLLIN, on_line, s, &s->line_watch);
     if (r == 0)
         r = timer_set(s->host->loop, &s->deadline, mono_ns() + ENTER_WAIT_S * NS_PER_S);
-    return r < 0 ? fail(s, r, "watching the sandbox") : 0;
+    return r < 0 ? sandbox_fail(s, r, "watching the sandbox") : 0;
 }
 
 // For a start that failed before events could drive it: what little there is goes at once.
@@ -743,9 +496,7 @@ int sandbox_start(struct host *host, const struct sandbox_plan *plan, const stru
 
 // ---- living and ending ----
 
-static void finish(struct sandbox *s);
-
-static int set_frozen(struct sandbox *s, bool freeze)
+int sandbox_set_frozen(struct sandbox *s, bool freeze)
 {
     int r = cgroup_group_freeze(s->group, freeze);
     if (r == 0)
@@ -762,13 +513,13 @@ void sandbox_kill(struct sandbox *sandbox)
     syscall(SYS_pidfd_send_signal, sandbox->pidfd, SIGKILL, NULL, 0);
     // On v1 a frozen process dies only when thawed; on v2 this changes nothing.
     if (sandbox->frozen)
-        set_frozen(sandbox, false);
+        sandbox_set_frozen(sandbox, false);
 }
 
 int sandbox_freeze(struct sandbox *sandbox, bool freeze)
 {
     bool still = freeze || sandbox->held;
-    int r = still == sandbox->frozen ? 0 : set_frozen(sandbox, still);
+    int r = still == sandbox->frozen ? 0 : sandbox_set_frozen(sandbox, still);
     if (r == 0)
         sandbox->paused = freeze;
     return r;
@@ -777,67 +528,6 @@ int sandbox_freeze(struct sandbox *sandbox, bool freeze)
 struct line *sandbox_line(const struct sandbox *sandbox)
 {
     return sandbox->net;
-}
-
-// ---- its snapshot ----
-
-static int hold(void *arg)
-{
-    struct sandbox *s = arg;
-    s->held = true;
-    s->snapshot.since_ns = mono_ns();
-    // One that could not be frozen in time may be partly so: on_thawed follows.
-    return s->frozen ? 0 : set_frozen(s, true);
-}
-
-static void let_go(void *arg)
-{
-    struct sandbox *s = arg;
-    s->held = false;
-    if (!s->paused && s->state == LIVE && set_frozen(s, false) < 0)
-        log_error("sandbox_not_thawed", log_i64("uid_slot", s->uid_slot));
-    s->snapshot.pause_us = (mono_ns() - s->snapshot.since_ns) / NS_PER_US;
-}
-
-static void on_snapshot(void *arg, int error, uint64_t bytes)
-{
-    struct sandbox *s = arg;
-    cleanup_fd int file = take_fd(&s->snapshot.file);
-    s->snapshot.copy = NULL;
-    if (error == 0)
-        error = layer_commit(s->host->layers, s->snapshot.id, file);
-    s->snapshot.done(s->snapshot.arg, error, &(struct jail_taken){.pause_us = s->snapshot.pause_us, .bytes = bytes});
-    if (s->snapshot.end_waits)
-        finish(s);
-}
-
-int sandbox_snapshot(struct sandbox *s, const uint8_t id[static JAIL_VOLUME_ID], sandbox_snapshot_fn *done, void *arg)
-{
-    static const struct disk_copy_handler handler = {.on_freeze = hold, .on_thawed = let_go, .on_done = on_snapshot};
-    if (s->is_vm)
-        return -EOPNOTSUPP;
-    if (s->snapshot.copy != NULL)
-        return -EBUSY;
-    cleanup_fd int file = layer_begin(s->host->layers, s->what.disk_mib << 20);
-    if (file < 0)
-        return file;
-    const struct disk_copy_plan plan = {.from = s->disk_file, .to = file, .mount = s->disk, .durable = true};
-    int r = disk_copy_start(s->host->loop, &plan, &handler, s, &s->snapshot.copy);
-    if (r < 0)
-        return r;
-    s->snapshot.file = take_fd(&file);
-    s->snapshot.done = done;
-    s->snapshot.arg = arg;
-    memcpy(s->snapshot.id, id, JAIL_VOLUME_ID);
-    return 0;
-}
-
-int sandbox_snapshot_cancel(struct sandbox *s)
-{
-    if (s->snapshot.copy == NULL)
-        return -ENOENT;
-    disk_copy_cancel(s->snapshot.copy);
-    return 0;
 }
 
 int sandbox_stats(const struct sandbox *sandbox, struct cgroup_stats *ret_stats)
@@ -862,7 +552,7 @@ static bool worth_another_try(int error)
     return error == -EBUSY || error == -EMFILE || error == -ENFILE || error == -ENOMEM;
 }
 
-static void finish(struct sandbox *s)
+void sandbox_finish(struct sandbox *s)
 {
     int r = cgroup_group_remove(s->group);
     s->group_stays = r < 0;
@@ -886,7 +576,7 @@ static void finish(struct sandbox *s)
 
 static void on_retry(void *arg)
 {
-    finish(arg);
+    sandbox_finish(arg);
 }
 
 static void on_exit_event(void *arg, uint32_t events)
@@ -910,7 +600,7 @@ static void on_exit_event(void *arg, uint32_t events)
         s->handler->on_started(s->arg, 0, "");
     }
     if (s->state != LIVE)
-        fail(s, -ECANCELED, "the sandbox ended before its agent ran");
+        sandbox_fail(s, -ECANCELED, "the sandbox ended before its agent ran");
     release(s->host->releases, take_fd(&s->tap));
     s->net = line_free(s->net);
     s->state = ENDING;
@@ -918,5 +608,5 @@ static void on_exit_event(void *arg, uint32_t events)
     // What the helper is at may take the kernel a while, which nobody else has to wait for.
     s->snapshot.end_waits = sandbox_snapshot_cancel(s) == 0;
     if (!s->snapshot.end_waits)
-        finish(s);
+        sandbox_finish(s);
 }

@@ -7,7 +7,10 @@
 #include <linux/mount.h>
 #include <stdio.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { BUSY_TRIES = 100, BUSY_STEP_NS = 1000 * 1000 };
 
 // glibc 2.36 has wrappers, but its <sys/mount.h> and <linux/mount.h> cannot be included together.
 static int sys_fsopen(const char *type)
@@ -20,7 +23,7 @@ static int configure(int fs, unsigned command, const char *key, const char *valu
     return syscall(SYS_fsconfig, fs, command, key, value, 0) < 0 ? -errno : 0;
 }
 
-int mount_new(const char *type, const struct mount_option *options, uint64_t attributes)
+static int mount_once(const char *type, const struct mount_option *options, uint64_t attributes)
 {
     cleanup_fd int fs = sys_fsopen(type);
     if (fs < 0)
@@ -35,6 +38,17 @@ int mount_new(const char *type, const struct mount_option *options, uint64_t att
         return r;
     int mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, attributes);
     return mount < 0 ? -errno : mount;
+}
+
+int mount_new(const char *type, const struct mount_option *options, uint64_t attributes)
+{
+    int r = mount_once(type, options, attributes);
+    // A context whose creation failed is of no use any more: each try has its own.
+    for (int i = 0; i < BUSY_TRIES && r == -EBUSY; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = BUSY_STEP_NS}, NULL);
+        r = mount_once(type, options, attributes);
+    }
+    return r;
 }
 
 int mount_clone(int dir_fd, const char *path)

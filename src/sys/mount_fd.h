@@ -11,7 +11,8 @@ struct mount_option {
 };
 
 // A new filesystem of `type` with options ending in {0}, its mount having `attributes` (MOUNT_ATTR_*).
-// The detached mount, or a negative errno.
+// A device that somebody else has claimed is tried for 100 ms: another program that looks for a free loop device claims the
+// ones it tries for a moment, also one that is in use.  The detached mount, or a negative errno (-EBUSY after that time).
 int mount_new(const char *type, const struct mount_option *options, uint64_t attributes);
 
 // A detached copy of the mount (or file, or directory) at dir_fd/path.

@@ -350,7 +350,7 @@ def readers_have_time_while_they_read():
         def read_on():
             """Longer in all than progress_ms: until the other one is cut off, and to the end."""
             nonlocal got
-            got += slow.recv(4096)
+            got += slow.recv(4096 // SLOW)
             cut["lines"] = [line for line in api.lines("request") if line["aborted"]]
             return cut["lines"]
         got = b""

@@ -182,7 +182,7 @@ static void a_refused_sandbox_is_not_handed_out(void **state)
                      "the broker does not serve the sandbox: No space left on device (as the test wanted)");
     RIG_AWAIT(rig->play.live == 0);
     assert_int_equal(rig->play.configures, 0);  // its agent was told nothing
-    assert_true(logged("broker_refused") && metric("sandbox_engine_broker_refusals_total 1\n"));
+    RIG_AWAIT(logged("broker_refused") && metric("sandbox_engine_broker_refusals_total 1\n"));
     broker->add_error = 0;
     destroy(create(NULL));
     end();
@@ -228,7 +228,7 @@ static void without_a_broker_a_create_fails(void **state)
     destroy(made(3, NULL));
     assert_true(rig_status_has(fd, "\"trouble\":\"sandbox-broker does not answer at broker.sock\",\"broker_up\":false"));
     assert_true(metric("sandbox_engine_broker_up 0\n"));
-    assert_true(logged("broker_absent"));
+    RIG_AWAIT(logged("broker_absent"));
     revive_broker();
     destroy(create(NULL));
     end();
@@ -341,7 +341,7 @@ static void wrong_answers_end_the_line_and_nothing_else(void **state)
         RIG_AWAIT(played_broker_serves(broker, id, NULL) && played_broker_serves(broker, other, NULL));
         destroy(other);
     }
-    assert_true(logged("broker_protocol") && logged("it sent something that is no answer"));
+    RIG_AWAIT(logged("broker_protocol") && logged("it sent something that is no answer"));
     end();
 }
 
@@ -358,7 +358,7 @@ static void a_broker_of_another_version_is_none(void **state)
         RIG_AWAIT(broker->hellos >= 3);  // it goes on trying
         ask(1, true);
         rig_expect_error(fd, 1, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox-broker does not answer");
-        assert_true(logged("it speaks another version of the protocol"));
+        RIG_AWAIT(logged("it speaks another version of the protocol"));
         assert_int_equal(broker->adds, 0);
         broker->wrong = WRONG_NOTHING;
         RIG_AWAIT(rig_status_has(fd, "\"broker_up\":true"));
@@ -381,7 +381,7 @@ static void a_silent_broker_is_taken_for_dead(void **state)
     rig_send_simple(fd, RIG_DESTROY, 2, plain);
     rig_expect(fd, 2, SANDBOX__SERVER_MESSAGE__RESPONSE_DESTROY);
     rig_expect(fd, 8, SANDBOX__SERVER_MESSAGE__RESPONSE_DESTROY);  // BROKER_ANSWER_MS later
-    assert_true(logged("it does not answer"));
+    RIG_AWAIT(logged("it does not answer"));
     broker->blind = false;
     made(9, NULL);
     assert_false(played_broker_serves(broker, id, NULL));

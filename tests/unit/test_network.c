@@ -21,7 +21,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { WAIT_MS = 20000, PORT = 8080, LEGAL_169_254 = (256 - 3) * 64 };
@@ -284,6 +286,57 @@ static void bad_rules_are_refused_with_a_sentence(void **state)
     assert_non_null(strstr(detail, "syntax error"));
 }
 
+// ---- an nft that takes its time ----
+
+static int steps_without_end;  // of the polls that follow, so many find nothing
+static int steps_done;
+
+int __real_poll(struct pollfd *fds, nfds_t n, int timeout_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout_ms)
+{
+    steps_done++;
+    if (steps_without_end == 0)
+        return __real_poll(fds, n, timeout_ms);
+    steps_without_end--;
+    return 0;
+}
+
+// Runs `script` for nft, in a mount namespace of this process.
+static int apply_with_nft(const char *script, char *detail, size_t room)
+{
+    char path[] = "/tmp/test-network-nft-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, script, strlen(script)) == (ssize_t)strlen(script) && fchmod(fd, 0755) == 0);
+    close(fd);
+    assert_int_equal(unshare(CLONE_NEWNS), 0);
+    assert_int_equal(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+    assert_int_equal(mount(path, "/usr/sbin/nft", NULL, MS_BIND, NULL), 0);
+    steps_done = 0;
+    int r = network_rules_apply("", detail, room);
+    steps_without_end = 0;
+    assert_int_equal(umount("/usr/sbin/nft"), 0);
+    unlink(path);
+    return r;
+}
+
+static void an_nft_without_end_is_killed(void **state)
+{
+    char detail[200] = "";
+    steps_without_end = NETWORK_NFT_STEPS;
+    assert_int_equal(apply_with_nft("#!/bin/sh\nexec sleep 1000\n", detail, sizeof detail), -ENETDOWN);
+    assert_int_equal(steps_done, NETWORK_NFT_STEPS);
+    assert_non_null(strstr(detail, "timed out"));
+}
+
+static void a_machine_that_stood_still_has_lost_a_step(void **state)
+{
+    char detail[200] = "";
+    steps_without_end = NETWORK_NFT_STEPS - 1;
+    assert_int_equal(apply_with_nft("#!/bin/sh\nexit 0\n", detail, sizeof detail), 0);
+    assert_string_equal(detail, "");
+}
+
 // Devices that are gone are said to be, by their index.
 static void on_gone(void *arg, int index)
 {
@@ -333,6 +386,8 @@ int main(void)
         cmocka_unit_test(a_machines_line_is_a_tap_with_the_same_rules),
         cmocka_unit_test(a_line_that_cannot_be_made_leaves_nothing),
         cmocka_unit_test(bad_rules_are_refused_with_a_sentence),
+        cmocka_unit_test(an_nft_without_end_is_killed),
+        cmocka_unit_test(a_machine_that_stood_still_has_lost_a_step),
         cmocka_unit_test(the_end_of_a_device_is_heard),
     };
     if (geteuid() != 0) {
