@@ -4,6 +4,7 @@
 What is the same on each tier is in test_snapshots.py, test_snapshot_api.c and test_snapshot_crash.py, which run on this one, too.
 Needs a host that has the tier; skipped with its reason elsewhere.
 """
+import errno
 import functools
 import os
 import sys
@@ -324,6 +325,23 @@ def restarts_and_damage():
         eventually(lambda: kept_files() == [], 10, lambda: f"files are left: {kept_files()}")
 
 
+def fill(folder, left):
+    """Writes a file there, so that `left` bytes are free; others may be writing."""
+    path = os.path.join(folder, "filler")
+
+    def filled():
+        free = os.statvfs(folder)
+        with open(path, "wb") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_bsize - left))
+            except OSError as error:
+                need(error.errno == errno.ENOSPC, f"{path}: {error}")
+                return False
+        return True
+    eventually(filled, 10, "it cannot be filled")
+    return path
+
+
 def a_full_disk_leaves_the_parent_running():
     """Snapshots and suspends, with room for ever more of them."""
     folder = os.path.join(WORK, "small")
@@ -339,9 +357,7 @@ def a_full_disk_leaves_the_parent_running():
             want = client.says(sandbox, pattern("full"))
             refused = 0
             for left in (0, 64 << 10, 1 << 20, 8 << 20, 24 << 20):
-                free = os.statvfs(folder)
-                with open(os.path.join(folder, "filler"), "wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_bsize - left))
+                filler = fill(folder, left)
                 for call in (client.snapshot, client.suspend):
                     code = code_of(call, sandbox)
                     need(code in (0, -5), f"{call.__name__} with {left} bytes left: {code}")
@@ -353,7 +369,7 @@ def a_full_disk_leaves_the_parent_running():
                     client.delete_snapshot(one["id"])
                 kept = f"{small.state}-engine/snapshots"
                 eventually(lambda: os.listdir(kept) == [], 10, lambda: f"files are left: {os.listdir(kept)}")
-                os.unlink(os.path.join(folder, "filler"))
+                os.unlink(filler)
             need(refused >= 4, f"only {refused} were refused")
             fork, = client.fork(client.snapshot(sandbox)["id"])
             need(client.says(fork, SUM) == want, "with room again")
