@@ -1,12 +1,15 @@
 #!/usr/bin/python3
 """Snapshots, forks and suspends of machines that run (vm tier): memory, processes, clocks, identity, chains, damage.  Prints TAP.
+    test_vm_snapshots.py quick | long     the cases of a few seconds each, or the others; SANDBOX_TEST_ONLY: those with this in their names
 
 What is the same on each tier is in test_snapshots.py, test_snapshot_api.c and test_snapshot_crash.py, which run on this one, too.
 Needs a host that has the tier; skipped with its reason elsewhere.
 """
 import errno
 import functools
+import hashlib
 import os
+import random
 import sys
 import threading
 import time
@@ -378,6 +381,97 @@ def a_full_disk_leaves_the_parent_running():
         os.system(f"umount -l {folder}")
 
 
+def blocks_written(rng, blocks):
+    """A command that writes some blocks of the file anew or punches holes into it, and what they then are: (at, byte or 0)."""
+    commands, effects = [], []
+    for _ in range(12):
+        at, byte = rng.randrange(blocks), rng.choice((0, *range(65, 91)))
+        # Zeros that were written are data, too.
+        source = "head -c 4096 /dev/zero" + (f" | tr '\\000' '{chr(byte)}'" if byte else "")
+        commands.append(f"{source} | dd of=/root/blocks bs=4096 seek={at} conv=notrunc 2> /dev/null")
+        effects.append((at, byte))
+    return "; ".join(commands), effects
+
+
+def the_disk_is_that_of_a_model():
+    """Block by block, over generations of forks that each write, with and without a sync; the parents' disks, too."""
+    rng, blocks = random.Random(20240704), 96
+    with system.client() as client:
+        root = client.create()
+        client.says(root, f"dd if=/dev/zero of=/root/blocks bs=4096 count={blocks} 2> /dev/null; sync")
+        lives = [(root, [0] * blocks)]
+        for generation in range(6):
+            source, model = lives[rng.randrange(len(lives))]
+            taken = client.snapshot(source)["id"]
+            forks = client.fork(taken, 2)
+            client.delete_snapshot(taken)
+            lives += [(fork, list(model)) for fork in forks]
+            for sandbox, model in lives:
+                command, effects = blocks_written(rng, blocks)
+                client.says(sandbox, command + ("; sync; echo 3 > /proc/sys/vm/drop_caches || true" if rng.random() < 0.5 else ""))
+                for at, byte in effects:
+                    model[at] = byte
+            for sandbox, model in lives:
+                found = client.says(sandbox, f"for i in $(seq 0 {blocks - 1}); do dd if=/root/blocks bs=4096 skip=$i count=1 2> /dev/null "
+                                             "| md5sum | cut -c1-32; done").split()
+                wanted = [hashlib.md5(bytes([byte]) * 4096, usedforsecurity=False).hexdigest() for byte in model]
+                wrong = [at for at in range(blocks) if found[at:at + 1] != wanted[at:at + 1]]
+                need(not wrong and len(found) == blocks, f"generation {generation}: blocks {wrong} of {len(found)} are others")
+            while len(lives) > 4:
+                sandbox, _ = lives.pop(rng.randrange(len(lives)))
+                client.destroy(sandbox)
+
+
+AT_ONCE, IN_ALL = 64, 200
+
+
+def forks_of_one(client, taken, want, count):
+    """All of them have the memory of their parent, and keep what they write for themselves."""
+    forks = client.fork(taken, count)
+    need(len(set(forks)) == count, f"{len(forks)} of {count}")
+    for fork in forks:
+        need(client.says(fork, f"echo {fork} > /dev/shm/mine; {SUM}") == want, f"fork {fork}: the memory is not its parent's")
+    for fork in forks:
+        need(client.says(fork, "cat /dev/shm/mine") == f"{fork}\n", f"fork {fork} sees another's")
+        client.destroy(fork)
+
+
+def sixty_four_at_once_and_hundreds_in_all():
+    with system.client() as client:
+        client.socket.settimeout(300 * SLOW)
+        parent = client.create()
+        want = client.says(parent, pattern("many", 2))
+        taken = client.snapshot(parent)["id"]
+        client.destroy(parent)
+        left = IN_ALL
+        for count in [AT_ONCE] + [16] * ((IN_ALL - AT_ONCE) // 16) + [(IN_ALL - AT_ONCE) % 16]:
+            if count:
+                forks_of_one(client, taken, want, count)
+                left -= count
+                eventually(lambda: not system.agents(), 60, "machines are left")
+        need(left == 0, f"{left} were not made")
+
+
+def storms_of_clients_that_go():
+    """They ask for forks and go before, while or after these are made: nothing is left, and the snapshot is as it was."""
+    rng = random.Random(20240705)
+    with system.client() as client:
+        parent = client.create()
+        want = client.says(parent, pattern("storm", 2))
+        taken = client.snapshot(parent)["id"]
+        for _ in range(6):
+            others = [system.client() for _ in range(4)]
+            for other in others:
+                other.ask_fork(taken, rng.randrange(1, 6))
+            until = time.monotonic() + rng.uniform(0, 1.5)
+            eventually(lambda end=until: time.monotonic() > end, 10, "time stands still")
+            for other in others:
+                other.close()
+            eventually(lambda: len(system.agents()) == 1, 60, "machines of clients that went are left")
+        fork, = client.fork(taken)
+        need(client.says(fork, SUM) == want and client.says(parent, SUM) == want, "the memory is another")
+
+
 def kills_in_the_middle_leave_all_or_nothing():
     """Monitor, jailer and engine killed while snapshots are taken: what was told is whole, and nothing else is there."""
     for victim in ("monitor", "engine", "jailer", "engine"):
@@ -432,12 +526,13 @@ def main():
     if not found["works"]:
         print(f"1..0 # SKIP this host's KVM cannot run a stock kernel: {found['reason']}")
         return
-    cases = [the_stage_is_set, processes_go_on_in_forks, forks_are_others, nothing_draws_random_numbers_that_others_draw, time_is_right_in_forks, forks_share_nothing_they_write,
-               a_paused_one_is_kept_and_forked, chains_stay_right_and_small, a_deleted_one_lives_in_its_forks,
-               a_suspended_one_comes_back, restarts_and_damage, a_full_disk_leaves_the_parent_running, kills_in_the_middle_leave_all_or_nothing]
-    # Names on the command line: only these, after the stage is set.
-    cases = [case for case in cases if case is the_stage_is_set or not sys.argv[1:] or case.__name__ in sys.argv[1:]]
-    cases = [case if case is the_stage_is_set else on_its_own(case) for case in cases]
+    cases = {"quick": [processes_go_on_in_forks, forks_are_others, nothing_draws_random_numbers_that_others_draw, time_is_right_in_forks,
+                       forks_share_nothing_they_write, a_paused_one_is_kept_and_forked, a_deleted_one_lives_in_its_forks,
+                       a_suspended_one_comes_back, restarts_and_damage, kills_in_the_middle_leave_all_or_nothing],
+             "long": [chains_stay_right_and_small, a_full_disk_leaves_the_parent_running, the_disk_is_that_of_a_model,
+                      sixty_four_at_once_and_hundreds_in_all, storms_of_clients_that_go]}[sys.argv[1]]
+    only = os.environ.get("SANDBOX_TEST_ONLY", "")
+    cases = [the_stage_is_set] + [on_its_own(case) for case in cases if only in case.__name__]
     run_cases(cases, WORK, lambda: [system] if system else [], kernel=True)
 
 

@@ -29,7 +29,7 @@ static const struct {
 
 static int *place(struct snapshot_files *files, size_t i)
 {
-    return (int *)((char *)files + places[i].offset);
+    return (int *)(void *)((char *)files + places[i].offset);
 }
 
 void snapshot_files_close(struct snapshot_files *files)
