@@ -59,7 +59,7 @@ static int read_list(int delta, const struct snapshot_key *machine, uint64_t *re
     if (r < 0)
         return r;
     size_t n = page_delta_list_bytes(memory);
-    cleanup_free uint8_t *list = malloc(n);
+    cleanup_free uint8_t *list = n > 0 ? malloc(n) : NULL;
     if (list == NULL)
         return -ENOMEM;
     for (size_t done = 0; done < n;) {
