@@ -36,24 +36,32 @@ def progress(text):
 class Qemu(vm_guest.Guest):
     name = "qemu microvm"
 
-    def __init__(self, work, kernel, image, size_mib):
-        # Its own copy, raw: no copy-on-write at all in its way.  Made before the clock starts.
-        disk = os.path.join(work, "qemu.raw")
-        subprocess.run(["cp", "--sparse=always", image, disk], check=True)
-        os.truncate(disk, size_mib << 20)
-        listener = socket.socket(socket.AF_VSOCK)
-        listener.bind((HOST_CID_ANY, vm_guest.PORT))
-        listener.listen(1)
-        listener.settimeout(vm_guest.PATIENCE_S)
-        argv = ["qemu-system-x86_64", "-M", "microvm,rtc=on,pit=off,pic=off,x-option-roms=off", "-accel", "kvm", "-cpu", "host",
+    @staticmethod
+    def arguments(kernel, disk):
+        return ["qemu-system-x86_64", "-M", "microvm,rtc=on,pit=off,pic=off,x-option-roms=off", "-accel", "kvm", "-cpu", "host",
                 "-smp", "1", "-m", f"{vm_guest.RAM_MIB}M",
                 "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "null",
                 "-kernel", kernel + "/vmlinux", "-initrd", kernel + "/initramfs", "-append", vm_guest.CMDLINE,
                 "-object", "iothread,id=io", "-blockdev", f"driver=raw,node-name=d,file.driver=file,file.filename={disk}",
                 "-device", "virtio-blk-device,drive=d,iothread=io", "-device", "virtio-rng-device",
                 "-device", f"vhost-vsock-device,guest-cid={GUEST_CID}"]
+
+    @staticmethod
+    def make_disk(work, image, size_mib):
+        """Its own copy, raw: no copy-on-write at all in its way.  Made before the clock starts."""
+        disk = os.path.join(work, "qemu.raw")
+        subprocess.run(["cp", "--sparse=always", image, disk], check=True)
+        os.truncate(disk, size_mib << 20)
+        return disk
+
+    def __init__(self, work, kernel, image, size_mib, more=()):
+        disk = self.make_disk(work, image, size_mib)
+        listener = socket.socket(socket.AF_VSOCK)
+        listener.bind((HOST_CID_ANY, vm_guest.PORT))
+        listener.listen(1)
+        listener.settimeout(vm_guest.PATIENCE_S)
         self.begun = time.monotonic()
-        self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen([*self.arguments(kernel, disk), *more], stdin=subprocess.DEVNULL)
         self.pid = self.process.pid
         try:
             self.control, _ = listener.accept()

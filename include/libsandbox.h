@@ -139,7 +139,7 @@ typedef struct {
     bool is_running;
     bool memory;                 /* it is a fork in which the processes of its snapshot go on */
     uint64_t uptime_ms;          /* these four as in sandbox_status_t */
-    uint64_t memory_rss_mib;     /* resident, of which: */
+    uint64_t memory_rss_mib;     /* resident, of which (on the vm tier, beside which: docs/isolation.md): */
     uint64_t memory_private_mib; /* this sandbox's alone */
     uint64_t memory_shared_mib;  /* pages that others can share */
     uint64_t page_faults;
@@ -163,6 +163,7 @@ typedef struct {
     uint64_t pause_us;    /* for how long the sandbox stood still */
     bool memory;          /* its memory is part of it: processes go on in forks.  false: only the disk is */
     bool volume_left_out; /* /workspace was a session's volume, which is not part of it */
+    bool unsynced; /* with memory: its guest was not asked, or did not answer in time, when it was to write to its disk */
     uint64_t reserved[8];
 } sandbox_snapshot_t;
 
@@ -435,12 +436,15 @@ sandbox_error_t sandbox_details(sandbox_handle_t *handle, sandbox_details_t *out
 /* ---- Snapshots and forks (docs/snapshots.md) ----
  *
  * On the container tier a snapshot is the disk and nothing else (`memory` is false): a fork begins with the files as they were,
- * and with no process of the snapshot's sandbox.  On every tier the sandbox itself goes on, after a short pause. */
+ * and with no process of the snapshot's sandbox.  On the vm tier it is the memory as well (`memory` is true): in a fork the
+ * processes go on, but for commands in the foreground, whose callers are not there.  On every tier the sandbox itself goes on,
+ * after a short pause. */
 
 /* Keeps a sandbox, running or paused, as it is now; it is on the host's disk when this returns.  *out_snapshot may be used
  * without freeing anything.
- * INVALID_SPEC: its tier has no snapshots; POOL_EXHAUSTED: too many of this uid; GUEST_UNAVAILABLE: it has ended, or one is
- * being taken; INTERNAL: the disk is full, or worse.  After an error nothing is kept, and the sandbox goes on. */
+ * INVALID_SPEC: its tier has no snapshots, or (vm tier) it has a session's volume or a network; POOL_EXHAUSTED: too many of
+ * this uid; GUEST_UNAVAILABLE: it has ended, or one is being taken; INTERNAL: the disk is full, or worse.  After an error
+ * nothing is kept, and the sandbox goes on. */
 sandbox_error_t sandbox_snapshot_create(sandbox_handle_t *handle, sandbox_snapshot_t *out_snapshot);
 /* The snapshots of this uid, whoever took them, by id.  *out_snapshots is one block: free it with free().  In this and the
  * functions below, `conn` NULL is the default connection. */
@@ -457,8 +461,11 @@ sandbox_error_t sandbox_snapshot_delete(sandbox_conn_t *conn, const char *id);
 sandbox_error_t sandbox_fork(sandbox_conn_t *conn, const char *snapshot_id, const sandbox_fork_spec_t *spec, uint32_t count,
                              sandbox_handle_t **out_handles);
 
-/* Puts a sandbox's memory on the host's disk and frees it; sandbox_resume brings it back, under the same id.
- * INVALID_SPEC: its tier cannot (the container tier: processes live in the host's kernel). */
+/* Puts a sandbox's memory on the host's disk and frees it; sandbox_resume brings it back, under the same id, with its
+ * processes. Commands in the foreground, streams and file operations that are under way end with GUEST_UNAVAILABLE.  Until it
+ * is resumed nothing else can be done with it but sandbox_details and sandbox_destroy; it still belongs to its connection, and
+ * goes with it. INVALID_SPEC: its tier cannot (the container tier: processes live in the host's kernel), or it has a session's
+ * volume or a network; INTERNAL: the disk is full, or worse: it goes on. */
 sandbox_error_t sandbox_suspend(sandbox_handle_t *handle);
 
 /* What a sandbox may reach, and the network it got for that.  Made by the library only; grows at its end. */

@@ -87,12 +87,19 @@ static void on_configure(const struct control *c, const Sandbox__Agent__Configur
 {
     struct err e = {0};
     int r;
-    if (c->agent->configured)
+    bool again = c->agent->configured && c->agent->suspended;  // it was kept, and is another now
+    if (again)
+        strv_free(&c->agent->env);
+    if (c->agent->configured && !again)
         r = err_set(&e, -EALREADY, "This sandbox has been configured already.");
     else
         r = configure_apply(message, &c->agent->env, &e);
     if (r == 0)
         c->agent->configured = true;
+    if (r == 0 && c->agent->suspended) {
+        c->agent->suspended = false;
+        execs_resume(c->agent, 0);  // its time stood still
+    }
     Sandbox__Agent__Configured configured = SANDBOX__AGENT__CONFIGURED__INIT;
     configured.protocol = AGENT_PROTOCOL_VERSION;
     configured.error_number = (uint32_t)-r;

@@ -26,6 +26,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct cgroup_group;
+
 struct machine_options {
     uint64_t memory_mib;  // what the sandbox may use; the machine has more, for its kernel
     uint64_t disk_mib;    // what it may write
@@ -49,10 +51,11 @@ struct machine_identity {
 
 // What runs in the machine.
 struct machine_sandbox {
-    int control;  // the engine's end of the agent's control line
-    int pidfd;    // its first process, ...
-    pid_t pid;    // ... which is not waited for while the machine runs
-    int volume;   // the session's, as machine_mount_volume has it, or -1
+    int control;                 // the engine's end of the agent's control line
+    int pidfd;                   // its first process, ...
+    pid_t pid;                   // ... which is not waited for while the machine runs
+    int volume;                  // the session's, as machine_mount_volume has it, or -1
+    struct cgroup_group *group;  // all of it, and nothing else; NULL: it is not frozen before the machine is kept
 };
 
 // Whether the program was started by a kernel for this: the first argument is --vm.

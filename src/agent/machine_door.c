@@ -5,16 +5,19 @@
 // a SOCK_SEQPACKET pair, is not trusted with anything here.  What goes through is not read: a frame from the host becomes a
 // packet for the agent and the other way round; a connection is handed to the agent as one operation's line, or reported as
 // ended. States: listening -> (the host has taken the call) serving -> ended, when the control connection, the agent's line or
-// the agent itself ends, or one of them breaks the framing.  serving -> (Prepare went through) prepared: the end of the control
-// connection now means that this is a clone; the host is called again -> nameless: the first command must be Identity ->
-// serving. A connection is waiting until its 8 bytes have come. Limits: WAITING_MAX connections at once, each for WAITING_S;
-// beyond that they are closed; CALL_S
-// for a call to the host.
+// the agent itself ends, or one of them breaks the framing.  serving -> (Prepare or Suspend went through) keepable: the end of
+// the control connection now means that this is a clone, as its reset always does; the host is called again -> nameless: the
+// first command must be Identity -> serving, with the agent told of a Suspend that Configure or Resume ends; keepable ->
+// (Configure or Resume) serving. Sync has what the machine holds written to its disk, and the sandbox stand still, until
+// Configure or Resume: nothing of it runs in a clone before that has its identity, and draws no random number that others draw
+// as well. A machine with a volume is never kept. A connection is waiting until its 8 bytes have come. Limits: WAITING_MAX
+// connections at once, each for WAITING_S; beyond that they are closed; CALL_S for a call to the host.
 #include "agent/machine.h"
 #include "agent/machine_host_api.h"
 #include "agent/proto.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "sys/cgroup.h"
 #include "sys/fdpass.h"
 #include "sys/loop.h"
 #include "sys/stream.h"
@@ -27,6 +30,9 @@
 #include <linux/vm_sockets.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10, CALL_S = 600 };
 
@@ -46,9 +52,16 @@ struct door {
     struct loop *loop;
     int listener;
     struct machine_sandbox *sandbox;
-    bool prepared, nameless;
+    bool nameless;
+    bool keepable;       // it may have been kept: the end of its line means that it is a clone
     uint64_t called_ns;  // when the host was called
     struct watch *listener_watch, *agent_watch, *pid_watch;
+    // What syncs and freezes; 0: nothing does.  `sync_asked`: the host that is there now waits for it.
+    pid_t sync_pid;
+    int sync_fd;
+    struct watch *sync_watch;
+    bool sync_asked;
+    bool still;  // the sandbox is frozen, or will be when that has ended
     struct stream *control;
     struct machine_host_api *host_api;  // NULL until the host asked for it
     struct waiting waiting[WAITING_MAX];
@@ -65,6 +78,12 @@ int machine_door_open(int *ret_listener)
         return -errno;
     *ret_listener = take_fd(&fd);
     return 0;
+}
+
+// It is never kept: others write to the volume meanwhile.
+static bool has_volume(const struct door *d)
+{
+    return d->sandbox->volume >= 0;
 }
 
 static void end(struct door *d, const char *why)
@@ -118,6 +137,22 @@ static int read_identity(const Sandbox__Agent__Identity *from, struct machine_id
     return machine_hostname_good(to->hostname) ? 0 : -EINVAL;
 }
 
+// The agent may not have heard that it was going to stand still; what it was told then was lost with the line.
+static int tell_agent(struct door *d)
+{
+    Sandbox__Agent__Suspend suspend = SANDBOX__AGENT__SUSPEND__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND;
+    command.suspend = &suspend;
+    uint8_t packed[OPEN_STREAM_ROOM];
+    size_t n = sandbox__agent__command__get_packed_size(&command);
+    if (n > sizeof packed)
+        return -EMSGSIZE;
+    sandbox__agent__command__pack(&command, packed);
+    ssize_t sent = fdpass_send(d->sandbox->control, packed, n, NULL, 0);
+    return sent < 0 ? (int)sent : 0;
+}
+
 // The host stamps Identity when it takes the call: half of what has passed since the call is how old the stamp is.
 static void become(struct door *d, const Sandbox__Agent__Command *command)
 {
@@ -129,6 +164,8 @@ static void become(struct door *d, const Sandbox__Agent__Command *command)
         r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->sandbox->pidfd, &step);
     if (r == 0)
         r = machine_give_devices(&identity, d->sandbox, &step);
+    if (r == 0 && (r = tell_agent(d)) < 0)
+        step = "telling the agent";
     d->nameless = r < 0;
     identified(d, &identity, r, step);
 }
@@ -145,19 +182,104 @@ static void open_host_api(struct door *d, const uint8_t *body, size_t len)
         end(d, "the agent does not take commands");
 }
 
-// The host's commands are looked at only for those that concern the machine.  True: this one is for the agent.
+// ---- syncing ----
+
+static void report_synced(struct door *d)
+{
+    Sandbox__Agent__Synced synced = SANDBOX__AGENT__SYNCED__INIT;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_SYNCED;
+    report.synced = &synced;
+    d->sync_asked = false;
+    if (stream_send(d->control, &report) < 0)
+        end(d, "the host does not take reports");
+}
+
+static void thaw(struct door *d)
+{
+    int r = d->sandbox->group != NULL ? cgroup_group_freeze(d->sandbox->group, false) : 0;
+    if (r < 0 && r != -ETIMEDOUT)
+        end(d, "the sandbox cannot go on");
+}
+
+static void on_sync_ended(void *arg, uint32_t events)
+{
+    (void)events;
+    struct door *d = arg;
+    int status = 0;
+    d->sync_watch = watch_remove(d->sync_watch);
+    close_fd(&d->sync_fd);
+    while (waitpid(d->sync_pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    d->sync_pid = 0;
+    if (!d->still)
+        thaw(d);
+    // Where not all of it stands still the host hears nothing, as from a machine that hangs.
+    if (d->sync_asked && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        report_synced(d);
+}
+
+// The second time there is little left, and nobody who adds to it.
+static int sync_and_freeze(const struct door *d)
+{
+    sync();
+    int r = d->sandbox->group != NULL ? cgroup_group_freeze(d->sandbox->group, true) : 0;
+    sync();
+    return r;
+}
+
+// By a child: it may take long, and the host is served meanwhile.  Where none can be made, the host hears nothing, either.
+static void begin_sync(struct door *d)
+{
+    d->sync_asked = d->still = true;
+    if (d->sync_pid > 0)
+        return;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(sync_and_freeze(d) < 0);
+    if (pid < 0)
+        return;
+    d->sync_pid = pid;
+    d->sync_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (d->sync_fd < 0 || watch_add(d->loop, d->sync_fd, EPOLLIN, on_sync_ended, d, &d->sync_watch) < 0)
+        end(d, "a child cannot be waited for");
+}
+
+static void go_on(struct door *d)
+{
+    d->keepable = false;
+    if (!d->still)
+        return;
+    d->still = false;
+    if (d->sync_pid == 0)
+        thaw(d);
+}
+
+// Whether what was said makes this machine one that may be kept, or no longer.
+static void look_for_keeping(struct door *d, const Sandbox__Agent__Command *command)
+{
+    if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PREPARE ||
+        command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND)
+        d->keepable = !has_volume(d);
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE ||
+             command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME)
+        go_on(d);
+}
+
+// The host's commands are looked at only for those that concern the machine.  True: this one is for the agent, too.
 static bool for_agent(struct door *d, const uint8_t *body, size_t len)
 {
     Sandbox__Agent__Command *command = (void *)pb_unpack(&sandbox__agent__command__descriptor, body, len);
-    bool mine = command == NULL || d->nameless || command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY;
+    bool mine = command == NULL || d->nameless || command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_IDENTITY ||
+                command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SYNC;
     if (command == NULL)
         end(d, "the host sends nonsense");
     else if (d->nameless)
         become(d, command);
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PREPARE)
-        d->prepared = true;
-    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_CONFIGURE)
-        d->prepared = false;
+    else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SYNC)
+        begin_sync(d);
+    else
+        look_for_keeping(d, command);
     bool opens = !mine && command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API;
     pb_free(command);
     if (opens)
@@ -176,16 +298,21 @@ static void on_frame(void *arg, const uint8_t *body, size_t len)
 
 static int call(struct door *d);
 
+// The device was: no host does that to a line, which it shuts down.  One that was paused before it had heard of it wakes up so.
+static bool is_reset(int reason)
+{
+    return reason == -ENOTCONN || reason == -ECONNRESET;
+}
+
 static void on_control_end(void *arg, int reason)
 {
-    (void)reason;
     struct door *d = arg;
     d->control = stream_free(d->control);
-    if (!d->prepared) {
+    if (!d->keepable && (has_volume(d) || !is_reset(reason))) {
         end(d, "the host ended the control line");
         return;
     }
-    d->prepared = false;
+    d->keepable = d->sync_asked = false;
     d->nameless = true;
     if (call(d) < 0)
         end(d, "the host cannot be called again");
@@ -341,7 +468,7 @@ static int start(struct door *d)
 
 const char *machine_door_serve(int listener, struct machine_sandbox *sandbox)
 {
-    struct door d = {.listener = listener, .sandbox = sandbox};
+    struct door d = {.listener = listener, .sandbox = sandbox, .sync_fd = -1};
     for (size_t i = 0; i < WAITING_MAX; i++)
         d.waiting[i].fd = -1;
     int r = start(&d);

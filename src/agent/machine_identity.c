@@ -1,8 +1,9 @@
 // What a clone must not share with any other: the kernel's random numbers, the time of day, the names it is known by.
 //
-// By PID 1 of the machine, before the sandbox hears from its host: processes of a template are asleep or waiting for it, and
-// get no random byte before the kernel's generator has been given new ones.  /etc/machine-id and the like are files, and come
-// with Configure; generators inside of programs are the programs' own, as after a fork.
+// By PID 1 of the machine, before the sandbox hears from its host: processes of a template are asleep or waiting for it, those
+// of a sandbox that was kept are frozen (machine_door.c), and none gets a random byte before the kernel's generator has been
+// given new ones.  /etc/machine-id and the like are files, and come with Configure; generators inside of programs are the
+// programs' own, as after a fork.
 #include "agent/machine.h"
 #include "base/cleanup.h"
 #include "base/clock.h"

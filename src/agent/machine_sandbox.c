@@ -228,8 +228,8 @@ int machine_start_sandbox(const struct machine_options *options, int disk, int v
     *ret_step = s.step;
     if (r < 0)
         return r;
-    *ret_sandbox =
-        (struct machine_sandbox){.control = take_fd(&ours), .pidfd = take_fd(&pidfd), .pid = s.pid, .volume = volume};
+    *ret_sandbox = (struct machine_sandbox){
+        .control = take_fd(&ours), .pidfd = take_fd(&pidfd), .pid = s.pid, .volume = volume, .group = s.group};
     return 0;
 }
 

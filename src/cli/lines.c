@@ -105,12 +105,13 @@ void line_destroyed(uint32_t sandbox_id, double held_ms)
 
 void line_snapshot(const sandbox_snapshot_t *s, bool event)
 {
-    json_t *line = json_pack(
-        "{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:b}", "id", s->id, "template", s->template_name,
-        "isolation", sandbox_isolation_name((sandbox_isolation_t)s->isolation), "memory", (int)s->memory, "source_sandbox_id",
-        (json_int_t)s->source_sandbox_id, "memory_mib", (json_int_t)s->memory_mib, "vcpus", (json_int_t)s->vcpu_count,
-        "disk_mib", (json_int_t)s->disk_mib, "created_at", (json_int_t)s->created_at, "bytes", (json_int_t)s->bytes, "pause_ms",
-        rounded((double)s->pause_us / 1000), "depth", (json_int_t)s->depth, "volume_left_out", (int)s->volume_left_out);
+    json_t *line = json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:b, s:b}", "id", s->id, "template",
+                             s->template_name, "isolation", sandbox_isolation_name((sandbox_isolation_t)s->isolation), "memory",
+                             (int)s->memory, "source_sandbox_id", (json_int_t)s->source_sandbox_id, "memory_mib",
+                             (json_int_t)s->memory_mib, "vcpus", (json_int_t)s->vcpu_count, "disk_mib", (json_int_t)s->disk_mib,
+                             "created_at", (json_int_t)s->created_at, "bytes", (json_int_t)s->bytes, "pause_ms",
+                             rounded((double)s->pause_us / 1000), "depth", (json_int_t)s->depth, "volume_left_out",
+                             (int)s->volume_left_out, "unsynced", (int)s->unsynced);
     json_t *whole = event && line != NULL ? json_pack("{s:s}", "event", "snapshot") : NULL;
     if (whole != NULL) {
         json_object_update(whole, line);

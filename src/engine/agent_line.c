@@ -46,6 +46,8 @@ struct agent_line {
     bool preparing;
     bool configuring;
     bool pinging;
+    bool syncing;
+    bool inherits;
     bool opening_host_api;
     uint64_t last_stream;
     uint64_t last_ping;
@@ -95,9 +97,12 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         if (!line->identifying)
             break;
         line->identifying = false;
-        if (has_taken_identity(line, report->identified))
+        if (!has_taken_identity(line, report->identified)) {
+            end(line, -EIO);
             return;
-        end(line, -EIO);
+        }
+        if (line->handler->on_identified != NULL)
+            line->handler->on_identified(line->arg);
         return;
     case SANDBOX__AGENT__REPORT__REPORT_PREPARED:
         if (!line->preparing)
@@ -117,11 +122,18 @@ static void on_report(struct agent_line *line, const Sandbox__Agent__Report *rep
         line->pinging = false;
         line->handler->on_pong(line->arg);
         return;
+    case SANDBOX__AGENT__REPORT__REPORT_SYNCED:
+        if (!line->syncing)
+            break;
+        line->syncing = false;
+        if (line->handler->on_synced != NULL)
+            line->handler->on_synced(line->arg);
+        return;
     case SANDBOX__AGENT__REPORT__REPORT_MAY_EXPIRE:
         answer_expire(line, report->may_expire->number);
         return;
     case SANDBOX__AGENT__REPORT__REPORT_STREAM_ENDED:
-        if (report->stream_ended->id == 0 || report->stream_ended->id > line->last_stream)
+        if (report->stream_ended->id == 0 || (report->stream_ended->id > line->last_stream && !line->inherits))
             break;
         line->handler->on_stream_ended(line->arg, report->stream_ended->id);
         return;
@@ -479,6 +491,27 @@ int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t 
     command.prepare = &prepare;
     int r = send_small(line, &command);
     line->preparing = r == 0;
+    return r;
+}
+
+// The ids that were used before mean nothing here, and none of them is used again: each line counts on from the nanosecond at
+// which it began, and opens less than one stream in each.
+void agent_line_inherits(struct agent_line *line)
+{
+    line->inherits = true;
+    line->last_stream = wall_ns();
+}
+
+int agent_line_sync(struct agent_line *line)
+{
+    if (line->syncing)
+        return -EALREADY;
+    Sandbox__Agent__Sync sync = SANDBOX__AGENT__SYNC__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SYNC;
+    command.sync = &sync;
+    int r = send_small(line, &command);
+    line->syncing = r == 0;
     return r;
 }
 

@@ -28,6 +28,10 @@ struct agent_line_handler {
     // A machine that is to be a template is ready for its snapshot.  Optional, for lines that agent_line_prepare is not used
     // on.
     void (*on_prepared)(void *arg);
+    // What agent_line_sync asked for is done.  Optional, for lines that it is not used on.
+    void (*on_synced)(void *arg);
+    // The identity was taken.  Optional.
+    void (*on_identified)(void *arg);
     // The answer to the last ping.
     void (*on_pong)(void *arg);
     // The agent has closed the operation line that agent_line_open_stream gave this id; the id may mean nothing any more.
@@ -47,7 +51,7 @@ struct agent_line *agent_line_free(struct agent_line *line);
 
 // Whether somebody is at the other end: on the container tier always, on the vm tier once the machine has called.
 bool agent_line_is_up(const struct agent_line *line);
-// What makes a clone of a booted template itself.
+// What makes a clone itself.
 struct agent_identity {
     const char *hostname;           // copied
     const struct network *network;  // likewise; NULL or of no kind: it has no line
@@ -56,6 +60,10 @@ struct agent_identity {
 // The machine at the other end is a clone: the first thing it is sent is an identity of its own, stamped when it calls.  A line
 // on which it was not acknowledged before anything else ends.  Before anything is sent.  0, -EINVAL or -ENOMEM.
 int agent_line_identify(struct agent_line *line, const struct agent_identity *identity);
+// The agent at the other end was kept with another line, whose streams it may still tell the end of.  Before anything is sent.
+void agent_line_inherits(struct agent_line *line);
+// vm tier: has the machine write to its disk what it holds; on_synced follows, or not.  -EALREADY: that is under way.
+int agent_line_sync(struct agent_line *line);
 // Has the agent of a template run a program once, before its snapshot; on_prepared follows, whatever came of it.
 int agent_line_prepare(struct agent_line *line, const char *const *argv, size_t n);
 // Sends a packed agent.Command with a configure.  0, or a negative errno.

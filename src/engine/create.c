@@ -341,6 +341,8 @@ void create_started(struct create *c, int error, const char *detail)
             create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED, "the session's volume is not free yet; try again");
         else if (error == -EADDRNOTAVAIL)
             create_fail(c, SANDBOX_ERR_POOL_EXHAUSTED, "no address is free for another sandbox with a network: %s", detail);
+        else if (c->fork != NULL && (error == -ENOTSUP || error == -EBADMSG))
+            create_fail(c, SANDBOX_ERR_INVALID_SPEC, "snapshot %s cannot be used: %s", fork_snapshot(c->fork)->meta.id, detail);
         else if (error == -ENETDOWN)
             fail_without_network(c, detail);
         else
@@ -384,6 +386,9 @@ static void start_cold(struct create *c)
         start.layers = meta->layer;
         start.layer_count = meta->layers;
         start.copy_layer = fork_copies(c->fork);
+        start.snapshot = meta->memory ? meta->id : NULL;
+        start.folder = fork_folder(c->fork);
+        c->sandbox->inherits = meta->memory;
     }
     c->sandbox->lease = take_ptr(&c->lease);
     if (c->sandbox->lease != NULL)

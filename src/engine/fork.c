@@ -18,6 +18,7 @@ struct fork {
     struct client *client;
     struct request *request;
     struct snapshot *snapshot;  // pinned
+    int folder;                 // its files, if it has memory; else -1
     uint64_t begun_ns;
     bool copies;
     unsigned count, pending, ready;
@@ -29,6 +30,11 @@ struct fork {
 struct snapshot *fork_snapshot(const struct fork *f)
 {
     return f->snapshot;
+}
+
+int fork_folder(const struct fork *f)
+{
+    return f->folder;
 }
 
 bool fork_copies(const struct fork *f)
@@ -111,6 +117,7 @@ static void end(struct fork *f)
     }
     for (unsigned i = 0; i < f->ready; i++)
         sandbox_unref(f->sandbox[i]);
+    close_fd(&f->folder);
     snapshot_unpin(f->snapshot);
     free(f);
 }
@@ -233,11 +240,19 @@ static void begin(struct request *r, struct snapshot *s, const Sandbox__ForkRequ
         request_fail_err(r, &err);
         return;
     }
+    int folder = s->meta.memory ? snapshot_store_folder(s) : -1;
+    if (s->meta.memory && folder < 0) {
+        free(f);
+        metric_result(e->metrics.forks, SANDBOX_ERR_INTERNAL);
+        request_fail(r, SANDBOX_ERR_INTERNAL, "the files of snapshot %s cannot be opened: %s", s->meta.id, strerror(-folder));
+        return;
+    }
     bool little = s->meta.bytes <= e->config->fork_copy_mib << 20;
     *f = (struct fork){.engine = e,
                        .client = r->client,
                        .request = r,
                        .snapshot = s,
+                       .folder = folder,
                        .begun_ns = mono_ns(),
                        .copies = s->meta.layers == SNAPSHOT_LAYERS_MAX || (s->meta.layers > 0 && little),
                        .count = message->count,

@@ -27,6 +27,8 @@ void fork_begin(struct request *r, const Sandbox__ForkRequest *message);
 // ---- for its creates ----
 
 struct snapshot *fork_snapshot(const struct fork *f);
+// Where the files of a snapshot with memory are; -1: it has none.
+int fork_folder(const struct fork *f);
 // Whether a fork's disk is a copy of the snapshot's uppermost layer.
 bool fork_copies(const struct fork *f);
 // Its template has been loaded: 0, or a sandbox_error_t if it is not what the snapshot stands on.

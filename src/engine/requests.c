@@ -45,14 +45,14 @@ static void on_pause(struct request *r, const Sandbox__ClientMessage *message)
 {
     struct sandbox *sb = find_own(r, message->pause->sandbox_id);
     if (sb != NULL)
-        power_request(sb, r, false);
+        power_request(sb, r, POWER_PAUSE);
 }
 
 static void on_resume(struct request *r, const Sandbox__ClientMessage *message)
 {
     struct sandbox *sb = find_own(r, message->resume->sandbox_id);
     if (sb != NULL)
-        power_request(sb, r, true);
+        power_request(sb, r, POWER_RESUME);
 }
 
 // ---- inspect ----
@@ -84,6 +84,19 @@ static void fill(Sandbox__InspectResponse *response, const struct sandbox *sb, c
     response->memory = sb->forked && sb->tier->driver->memory;
 }
 
+static void reply_inspect(struct request *r, const struct sandbox *sb, const struct driver_stats *stats)
+{
+    Sandbox__InspectResponse response = SANDBOX__INSPECT_RESPONSE__INIT;
+    fill(&response, sb, stats);
+    struct network_report *report = network_report_new(&sb->network, sb->egress);
+    response.network = report != NULL ? &report->message : NULL;
+    Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
+    message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_INSPECT;
+    message.inspect = &response;
+    request_reply(r, &message);
+    network_report_free(report);
+}
+
 static void on_stats(void *arg, const struct driver_answer *answer)
 {
     struct inspection *i = arg;
@@ -92,19 +105,13 @@ static void on_stats(void *arg, const struct driver_answer *answer)
     free(i);
     if (sb->state >= SANDBOX_CLOSING) {
         request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox has ended");
+    } else if (sb->state == SANDBOX_SUSPENDED) {
+        reply_inspect(r, sb, &(struct driver_stats){0});
     } else if (answer->error < 0) {
         log_error("stats_failed", log_u64("sandbox_id", sb->id), log_errno(answer->error), log_str("detail", answer->detail));
         request_fail(r, SANDBOX_ERR_INTERNAL, "the sandbox's counters could not be read");
     } else {
-        Sandbox__InspectResponse response = SANDBOX__INSPECT_RESPONSE__INIT;
-        fill(&response, sb, &answer->stats);
-        struct network_report *report = network_report_new(&sb->network, sb->egress);
-        response.network = report != NULL ? &report->message : NULL;
-        Sandbox__ServerMessage message = SANDBOX__SERVER_MESSAGE__INIT;
-        message.response_case = SANDBOX__SERVER_MESSAGE__RESPONSE_INSPECT;
-        message.inspect = &response;
-        request_reply(r, &message);
-        network_report_free(report);
+        reply_inspect(r, sb, &answer->stats);
     }
     sandbox_unref(sb);
 }
@@ -116,6 +123,10 @@ static void on_inspect(struct request *r, const Sandbox__ClientMessage *message)
         return;
     if (sb->state >= SANDBOX_CLOSING) {
         request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u has ended by itself; destroy it", sb->id);
+        return;
+    }
+    if (sb->state == SANDBOX_SUSPENDED) {  // nothing of it is in memory
+        reply_inspect(r, sb, &(struct driver_stats){0});
         return;
     }
     struct inspection *i = malloc(sizeof *i);

@@ -10,7 +10,9 @@
 #include "engine/origin.h"
 #include "engine/pool.h"
 #include "engine/power.h"
+#include "engine/snapshot.h"
 #include "engine/streams.h"
+#include "engine/suspend.h"
 #include "engine/volumes.h"
 #include "libsandbox.h"
 
@@ -25,8 +27,9 @@ static const struct {
 } states[SANDBOX_STATES] = {
     [SANDBOX_PROVISIONING] = {"provisioning", TO(SANDBOX_READY) | TO(SANDBOX_CLOSING)},
     [SANDBOX_READY] = {"ready", TO(SANDBOX_RUNNING) | TO(SANDBOX_CLOSING)},
-    [SANDBOX_RUNNING] = {"running", TO(SANDBOX_PAUSED) | TO(SANDBOX_CLOSING)},
-    [SANDBOX_PAUSED] = {"paused", TO(SANDBOX_RUNNING) | TO(SANDBOX_CLOSING)},
+    [SANDBOX_RUNNING] = {"running", TO(SANDBOX_PAUSED) | TO(SANDBOX_SUSPENDED) | TO(SANDBOX_CLOSING)},
+    [SANDBOX_PAUSED] = {"paused", TO(SANDBOX_RUNNING) | TO(SANDBOX_SUSPENDED) | TO(SANDBOX_CLOSING)},
+    [SANDBOX_SUSPENDED] = {"suspended", TO(SANDBOX_RUNNING) | TO(SANDBOX_CLOSING)},
     [SANDBOX_CLOSING] = {"closing", TO(SANDBOX_GONE)},
     [SANDBOX_GONE] = {"gone", 0},
 };
@@ -125,10 +128,11 @@ struct sandbox *sandbox_find_running(struct request *r, uint32_t id)
         return sb;
     else {
         r->not_run = SANDBOX__NOT_RUN__NOT_RUN_ENVIRONMENT;
-        request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE,
-                     sb->state == SANDBOX_PAUSED ? "sandbox %u is paused; resume it first"
-                                                 : "sandbox %u has ended by itself; destroy it and create another",
-                     id);
+        if (sb->state == SANDBOX_PAUSED || sb->state == SANDBOX_SUSPENDED)
+            request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u is %s; resume it first", id,
+                         sandbox_state_name(sb->state));
+        else
+            request_fail(r, SANDBOX_ERR_GUEST_UNAVAILABLE, "sandbox %u has ended by itself; destroy it and create another", id);
     }
     return NULL;
 }
@@ -169,6 +173,16 @@ static void on_pong(void *arg)
 {
     struct sandbox *sb = arg;
     sb->unresponsive = false;
+}
+
+static void on_identified(void *arg)
+{
+    suspend_named(arg);
+}
+
+static void on_synced(void *arg)
+{
+    snapshot_synced(arg);
 }
 
 static void on_host_api(void *arg, uint32_t error_number, const char *message)
@@ -300,6 +314,8 @@ void sandbox_close(struct sandbox *sb, const char *why)
     sandbox_ref(sb);
     guestops_fail(sb, "the sandbox has ended");
     streams_forget(sb);
+    snapshot_sandbox_ends(sb);
+    suspend_sandbox_ends(sb);
     powers_fail(sb);
     sb->line = agent_line_free(sb->line);
     close_network(sb);
@@ -341,6 +357,10 @@ void sandbox_exited(void *sandbox, const struct driver_exit *how)
     struct sandbox *sb = sandbox;
     sandbox_ref(sb);
     sb->started = false;  // there is nothing to stop any more
+    if (suspend_left(sb)) {
+        sandbox_unref(sb);
+        return;
+    }
     if (how->oom)
         sandbox_died(sb, METRIC_DEATH_OOM, "its memory was full");
     else
@@ -391,6 +411,8 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         .on_up = on_up,
         .on_configured = on_configured,
         .on_pong = on_pong,
+        .on_synced = on_synced,
+        .on_identified = on_identified,
         .on_stream_ended = on_stream_ended,
         .on_host_api = on_host_api,
         .on_end = on_line_end,
@@ -401,6 +423,8 @@ static int take_line(struct sandbox *sb, int control, int dial_socket)
         take_fd(&fd);
         take_fd(&dial);
     }
+    if (r == 0 && sb->inherits)
+        agent_line_inherits(sb->line);
     if (r == 0 && sb->restored)
         r = agent_line_identify(
             sb->line, &(struct agent_identity){.hostname = sb->hostname, .network = &sb->network, .volume = sb->lease != NULL});
@@ -432,7 +456,9 @@ static void on_start(void *arg, const struct driver_answer *answer)
             sb->network = network;
             r = take_line(sb, control, dial);
         }
-        if (sb->warm == NULL)
+        if (sb->suspending != NULL)
+            suspend_started(sb, r, answer->detail);
+        else if (sb->warm == NULL)
             create_started(sb->create, r, answer->detail);
         else if (r < 0 || answer->waits || agent_line_is_up(sb->line))
             pool_started(sb->warm, r, answer->detail);
@@ -488,7 +514,7 @@ const char *sandbox_start_name(const struct sandbox *sb)
 
 uint64_t sandbox_uptime_ns(const struct sandbox *sb)
 {
-    return sb->state == SANDBOX_PAUSED ? sb->ran_ns : mono_ns() - sb->since_ns;
+    return sb->state == SANDBOX_PAUSED || sb->state == SANDBOX_SUSPENDED ? sb->ran_ns : mono_ns() - sb->since_ns;
 }
 
 void sandboxes_count(const struct engine *e, unsigned count[SANDBOX_STATES])

@@ -3,6 +3,7 @@
 // States and what moves between them:
 //
 //     provisioning --started--> ready --agent configured--> running <--pause/resume--> paused
+//     running or paused --suspend--> suspended --resume--> running
 //     any of them --destroy, owner gone, own death--> closing --driver says exited--> gone
 //
 // A legal step is one of the table in sandbox.c; any other is refused and logged.  A sandbox that died by itself stays with its
@@ -29,6 +30,7 @@ enum sandbox_state {
     SANDBOX_READY,
     SANDBOX_RUNNING,
     SANDBOX_PAUSED,
+    SANDBOX_SUSPENDED,
     SANDBOX_CLOSING,
     SANDBOX_GONE,
     SANDBOX_STATES,
@@ -52,6 +54,7 @@ struct sandbox {
     struct create *create;  // until it is answered
     struct warm *warm;      // while it is in the pool
     bool restored;          // it is a clone of a booted template
+    bool inherits;          // it is a clone of a machine that had streams
     bool from_pool;         // it was warm before it had an owner
     bool starting;          // the driver's answer to start is due
     bool started;           // `handle` means something
@@ -61,8 +64,10 @@ struct sandbox {
     struct origin *origin;  // once it was made for somebody
     struct fork *fork;      // until all of that run: nobody finds it
     bool forked;
-    struct taking *taking;       // the snapshot that is being taken
-    struct volume_lease *lease;  // the session's volume, until it is gone; NULL: none
+    struct taking *taking;          // the snapshot that is being taken
+    struct suspension *suspending;  // it is on its way to the disk, or back
+    struct driver_suspended *kept;  // suspended: what it comes back from
+    struct volume_lease *lease;     // the session's volume, until it is gone; NULL: none
 
     struct network network;
     struct egress *egress;                // what it may reach; NULL: nothing

@@ -78,13 +78,24 @@ int snapshot_files_open(int state_dir)
     return r < 0 ? r : take_fd(&dir);
 }
 
-int snapshot_files_remove(int dir, const char *id)
+int snapshot_files_hide(int dir, const char *id)
 {
     struct folder_name old = folder_name(".old-", id);
-    if (renameat(dir, id, dir, old.text) < 0 || fsync(dir) < 0)
-        return -errno;
-    remove_folder(dir, old.text);  // what is left of it, the next start removes
-    return 0;
+    return renameat(dir, id, dir, old.text) < 0 || fsync(dir) < 0 ? -errno : 0;
+}
+
+// What is left of it, the next start removes.
+void snapshot_files_clear(int dir, const char *id)
+{
+    remove_folder(dir, folder_name(".old-", id).text);
+}
+
+int snapshot_files_remove(int dir, const char *id)
+{
+    int r = snapshot_files_hide(dir, id);
+    if (r == 0)
+        snapshot_files_clear(dir, id);
+    return r;
 }
 
 // ---- reading ----
@@ -204,12 +215,30 @@ static int write_file(int folder, const uint8_t *body, size_t n)
     return r == 0 && fsync(file) < 0 ? -errno : r;
 }
 
+int snapshot_files_begin(int dir, const char *id)
+{
+    struct folder_name fresh = folder_name(".new-", id);
+    if (mkdirat(dir, fresh.text, 0700) < 0)
+        return -errno;
+    return open_folder(dir, fresh.text);
+}
+
+void snapshot_files_abandon(int dir, const char *id)
+{
+    remove_folder(dir, folder_name(".new-", id).text);
+}
+
+int snapshot_files_folder(int dir, const char *id)
+{
+    return open_folder(dir, id);
+}
+
 int snapshot_files_write(int dir, const char *id, const uint8_t *body, size_t n)
 {
     if (n + DIGEST_LEN > SNAPSHOT_META_MAX)
         return -EFBIG;
     struct folder_name fresh = folder_name(".new-", id);
-    if (mkdirat(dir, fresh.text, 0700) < 0)
+    if (mkdirat(dir, fresh.text, 0700) < 0 && errno != EEXIST)  // it was begun
         return -errno;
     cleanup_fd int folder = open_folder(dir, fresh.text);
     int r = folder < 0 ? folder : write_file(folder, body, n);

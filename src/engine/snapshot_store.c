@@ -42,6 +42,7 @@ struct task {
     void (*done)(struct task *t);
     int error;
     struct snapshot *snapshot;
+    char id[SNAPSHOT_ID_LEN + 1];  // of a folder
     struct buf body;
     snapshot_added_fn *added;
     void (*removed)(void *arg, int error);
@@ -222,8 +223,35 @@ const char *snapshot_store_trouble(const struct snapshot_store *store)
     return store->trouble.code != 0 ? store->trouble.text : NULL;
 }
 
+static void done_nothing(struct task *t)
+{
+    (void)t;
+}
+
+// On a worker, with nobody waiting for it: what cannot be done, the next start does.
+static void submit_for(struct snapshot_store *store, const char *id, void (*work)(struct task *t))
+{
+    struct task *t = new_task(store, work, done_nothing);
+    if (t == NULL)
+        return;
+    memcpy(t->id, id, strlen(id) + 1);
+    workers_submit(store->engine->workers, &t->job);
+}
+
+static void work_clear(struct task *t)
+{
+    snapshot_files_clear(t->store->dir, t->id);
+}
+
+static void work_abandon(struct task *t)
+{
+    snapshot_files_abandon(t->store->dir, t->id);
+}
+
 static void drop(struct snapshot *s)
 {
+    if (s->meta.memory && !s->store->engine->stopping)
+        submit_for(s->store, s->meta.id, work_clear);
     TAILQ_REMOVE(&s->store->all, s, link);
     snapshot_layers_drop(s->store, s->meta.layer, s->meta.layers);
     free_snapshot(s);
@@ -241,6 +269,25 @@ void snapshot_unpin(struct snapshot *s)
 }
 
 // ---- adding and removing ----
+
+int snapshot_store_begin(struct snapshot_store *store, const char *id)
+{
+    int folder = snapshot_files_begin(store->dir, id);
+    if (folder < 0)
+        snapshot_files_abandon(store->dir, id);
+    return folder;
+}
+
+void snapshot_store_abandon(struct snapshot_store *store, const char *id)
+{
+    if (!store->engine->stopping)
+        submit_for(store, id, work_abandon);
+}
+
+int snapshot_store_folder(const struct snapshot *s)
+{
+    return snapshot_files_folder(s->store->dir, s->meta.id);
+}
 
 static void work_add(struct task *t)
 {
@@ -286,9 +333,11 @@ int snapshot_store_add(struct snapshot_store *store, const struct snapshot_meta 
     return 0;
 }
 
+// Files that forks are still to be made from stay until it is dropped.
 static void work_remove(struct task *t)
 {
-    t->error = snapshot_files_remove(t->store->dir, t->snapshot->meta.id);
+    const struct snapshot_meta *m = &t->snapshot->meta;
+    t->error = m->memory ? snapshot_files_hide(t->store->dir, m->id) : snapshot_files_remove(t->store->dir, m->id);
 }
 
 static void done_remove(struct task *t)

@@ -49,6 +49,13 @@ unsigned snapshot_store_total(const struct snapshot_store *store, uint64_t *ret_
 void snapshot_pin(struct snapshot *s);
 void snapshot_unpin(struct snapshot *s);
 
+// A folder for the files of a snapshot with memory that is to have this id: a descriptor, the caller's, or a negative errno.
+int snapshot_store_begin(struct snapshot_store *store, const char *id);
+// Removes it, some time.  Also done by snapshot_store_add when that fails later.
+void snapshot_store_abandon(struct snapshot_store *store, const char *id);
+// The files of a snapshot with memory, which stay as long as it is pinned: a descriptor, the caller's, or a negative errno.
+int snapshot_store_folder(const struct snapshot *s);
+
 // Makes it durable.  `done` is called later, exactly once, unless a negative errno is returned: with the snapshot, or NULL and
 // a negative errno; then nothing of it is left.  The layers must be held by the caller until then; the snapshot counts anew.
 typedef void snapshot_added_fn(void *arg, int error, struct snapshot *s);

@@ -14,13 +14,6 @@
 
 enum { LINE_WORD_ROOM = 64 };
 
-uint64_t vm_ram_mib(uint64_t memory_mib)
-{
-    uint64_t ram = memory_mib + VM_GUEST_KERNEL_MIB + memory_mib / VM_GUEST_KERNEL_SHARE;
-    ram += ram % VMM_MEMORY_MIB_STEP;
-    return ram < VMM_MEMORY_MIB_MAX ? ram : VMM_MEMORY_MIB_MAX;
-}
-
 uint64_t vm_disk_mib(uint64_t image_bytes, uint64_t disk_mib)
 {
     const uint64_t mib = 1 << 20;

@@ -10,15 +10,14 @@
 #include "jailer/host.h"
 #include "sys/cgroup.h"
 #include "sys/jail.h"
+#include "sys/vm_ram.h"
 
 enum {
-    VM_GUEST_KERNEL_MIB = 128,   // a machine has this much more than its sandbox may use, for its kernel and agent ...
-    VM_GUEST_KERNEL_SHARE = 32,  // ... and one part in this many of it, for the kernel's account of its pages
-    VM_MONITOR_MIB = 64,         // the monitor's group may hold this much more than the machine's memory ...
-    VM_MONITOR_SHARE = 64,       // ... and one part in this many, for page tables
-    VM_MONITOR_TASKS = 16,       // threads of the monitor and of KVM besides the vCPUs
-    VM_DISK_SHARE = 32,          // what a disk grows by for the file system's own tables: one part in this many ...
-    VM_DISK_MORE_MIB = 8,        // ... and so much in any case
+    VM_MONITOR_MIB = 64,    // the monitor's group may hold this much more than the machine's memory ...
+    VM_MONITOR_SHARE = 64,  // ... and one part in this many, for page tables
+    VM_MONITOR_TASKS = 16,  // threads of the monitor and of KVM besides the vCPUs
+    VM_DISK_SHARE = 32,     // what a disk grows by for the file system's own tables: one part in this many ...
+    VM_DISK_MORE_MIB = 8,   // ... and so much in any case
 };
 
 struct vm_plan {
@@ -51,8 +50,6 @@ struct vm_plan {
                       .log = -1,                                                                                               \
                       .net = -1})
 
-// A machine's memory for a sandbox that may use `memory_mib`.
-uint64_t vm_ram_mib(uint64_t memory_mib);
 // The disk's size over an image of `image_bytes`.
 uint64_t vm_disk_mib(uint64_t image_bytes, uint64_t disk_mib);
 // What the group of its monitor may use.

@@ -73,7 +73,9 @@ static int set_limits(struct entry *e)
 {
     // Its disk and its volume; and, for a snapshot, its memory.
     uint64_t largest = e->order.disk_mib > e->order.volume_mib ? e->order.disk_mib : e->order.volume_mib;
-    largest = largest > e->order.ram_mib ? largest : e->order.ram_mib;
+    // With its list of pages: wire/page_delta.h.
+    uint64_t memory = e->order.ram_mib + e->order.ram_mib / 32768 + 1;
+    largest = largest > memory ? largest : memory;
     const rlim_t file = largest << 20;
     const struct {
         int what;

@@ -39,7 +39,8 @@ static sandbox_error_t take(const Sandbox__Snapshot *from, sandbox_snapshot_t *o
                                 .bytes = from->bytes,
                                 .pause_us = from->pause_us,
                                 .memory = from->memory,
-                                .volume_left_out = from->volume_left_out};
+                                .volume_left_out = from->volume_left_out,
+                                .unsynced = from->unsynced};
     memcpy(out->id, from->id, strlen(from->id));
     memcpy(out->template_name, from->template_name, strlen(from->template_name));
     return SANDBOX_OK;

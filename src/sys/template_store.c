@@ -94,7 +94,7 @@ static int read_whole(int fd, struct buf *out)
     }
 }
 
-static int read_manifest(int dir_fd, struct manifest *ret_manifest)
+int template_read_manifest(int dir_fd, struct manifest *ret_manifest)
 {
     cleanup_fd int fd = -1;
     uint64_t size;
@@ -128,7 +128,7 @@ int template_open(int store_fd, const char *name, char ret_real_name[TEMPLATE_NA
     if (dir < 0)
         return err_set(err, -errno, "template \"%s\" cannot be opened: %s", real, strerror(errno));
     struct manifest m;
-    r = read_manifest(dir, &m);
+    r = template_read_manifest(dir, &m);
     if (r == -EBADMSG)
         return err_set(err, r,
                        "%s of template \"%s\" has changed since it was built, or is not a manifest; build the template again",

@@ -35,6 +35,9 @@ int template_resolve(int store_fd, const char *name, char ret_real_name[TEMPLATE
 int template_open(int store_fd, const char *name, char ret_real_name[TEMPLATE_NAME_MAX + 1], struct manifest *ret_manifest,
                   int *ret_dir_fd, struct err *err);
 
+// Reads the manifest.bin in `dir_fd`.  0; -EBADMSG when it was changed, or is none; or another negative errno.
+int template_read_manifest(int dir_fd, struct manifest *ret_manifest);
+
 // Opens every file the manifest lists, read-only and without following links, hashes all of it and compares.
 // 0: ret_fds[0 .. m->files-1] belong to the caller (the rest are -1), and are of the very files that were hashed.
 // -EBADMSG: one differs; the sentence names it.  Any other negative errno: one could not be read.  Outputs untouched then.

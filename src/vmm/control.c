@@ -17,6 +17,7 @@ enum { SETTLE_STEP_MS = 1 };
 // A snapshot that waits for devices to come to rest.
 struct settling {
     uint32_t id;  // of its request; 0: there is none
+    enum vmm_snapshot what;
     int fds[VMM_REQUEST_FDS_MAX];
     size_t count;
     uint64_t give_up_ns;
@@ -120,7 +121,7 @@ static bool try_snapshot(struct control *c, struct vmm_message *m)
 {
     struct settling *s = &c->settling;
     struct err err = {0};
-    int r = c->config.handler->snapshot(c->config.arg, s->fds, s->count, &err);
+    int r = c->config.handler->snapshot(c->config.arg, s->what, s->fds, s->count, &err);
     if (r == -EBUSY && mono_ns() < s->give_up_ns &&
         timer_set(c->config.loop, &s->retry, mono_ns() + SETTLE_STEP_MS * NS_PER_MS) == 0)
         return false;
@@ -150,6 +151,7 @@ static bool begin_snapshot(struct control *c, const struct vmm_request *q, int *
         return true;
     }
     c->settling.id = q->id;
+    c->settling.what = (enum vmm_snapshot)q->value;
     c->settling.count = count;
     c->settling.give_up_ns = mono_ns() + CONTROL_SETTLE_MS * NS_PER_MS;
     for (size_t i = 0; i < count; i++)

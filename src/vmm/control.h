@@ -16,7 +16,7 @@ struct control_handler {
     // Makes the disk larger.
     int (*resize)(void *arg, uint64_t bytes);
     // Writes a snapshot while no vCPU runs; -EBUSY: again, after the loop had a turn.
-    int (*snapshot)(void *arg, const int *fds, size_t count, struct err *err);
+    int (*snapshot)(void *arg, enum vmm_snapshot what, const int *fds, size_t count, struct err *err);
     int (*record_working_set)(void *arg, int fd);
     // Fills in the counts of pages.
     int (*count_pages)(void *arg, struct vmm_stats *stats);

@@ -52,7 +52,7 @@ static int resize_disk(void *arg, uint64_t bytes)
     return devices_resize_disk(p->devices, bytes);
 }
 
-static int write_snapshot(void *arg, const int *fds, size_t count, struct err *err)
+static int write_snapshot(void *arg, enum vmm_snapshot what, const int *fds, size_t count, struct err *err)
 {
     struct program *p = arg;
     if (p->pagemap < 0)
@@ -73,7 +73,10 @@ static int write_snapshot(void *arg, const int *fds, size_t count, struct err *e
         .pagemap = p->pagemap,
         .host = &p->host,
     };
-    const struct save_files files = {.state = fds[0], .memory = fds[1], .delta = p->options.delta >= 0 ? fds[2] : -1};
+    const struct save_files files = {.state = fds[0],
+                                     .memory = fds[1],
+                                     .delta = p->options.delta >= 0 ? fds[2] : -1,
+                                     .written = what == VMM_SNAPSHOT_WRITTEN};
     return save_machine(&source, &files, err);
 }
 

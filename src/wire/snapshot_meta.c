@@ -10,7 +10,7 @@ static const char magic[] = "SBXSNAP1";
 static const char id_prefix[] = "snp_";
 static const char id_digits[] = "0123456789abcdefghijklmnopqrstuv";
 
-enum { FLAG_MEMORY = 1, FLAG_VOLUME_LEFT_OUT = 2, FLAGS_ALL = 3, ID_DIGIT_BITS = 5 };
+enum { FLAG_MEMORY = 1, FLAG_VOLUME_LEFT_OUT = 2, FLAG_UNSYNCED = 4, FLAGS_ALL = 7, ID_DIGIT_BITS = 5 };
 
 bool snapshot_id_valid(const char *id)
 {
@@ -109,6 +109,7 @@ static void take_numbers(struct number_reader *r, struct snapshot_meta *m)
         r->failed = true;
     m->memory = (flags & FLAG_MEMORY) != 0;
     m->volume_left_out = (flags & FLAG_VOLUME_LEFT_OUT) != 0;
+    m->unsynced = (flags & FLAG_UNSYNCED) != 0;
     m->source = (uint32_t)number_take(r, 4);
     m->vcpus = (uint32_t)number_take(r, 4);
     m->memory_mib = number_take(r, 8);
@@ -158,7 +159,10 @@ int snapshot_meta_write(const struct snapshot_meta *m, struct buf *out)
     put_text(out, m->template_name);
     buf_append(out, m->rootfs, DIGEST_LEN);
     number_put(out, m->isolation, 1);
-    number_put(out, (m->memory ? FLAG_MEMORY : 0U) | (m->volume_left_out ? FLAG_VOLUME_LEFT_OUT : 0U), 1);
+    number_put(out,
+               (m->memory ? FLAG_MEMORY : 0U) | (m->volume_left_out ? FLAG_VOLUME_LEFT_OUT : 0U) |
+                   (m->unsynced ? FLAG_UNSYNCED : 0U),
+               1);
     number_put(out, m->source, 4);
     number_put(out, m->vcpus, 4);
     number_put(out, m->memory_mib, 8);

@@ -7,7 +7,7 @@
 //     magic "SBXSNAP1", u32 version (1)
 //     id, owner, template: each u8 length, then that many bytes
 //     DIGEST_LEN bytes: the digest of the template's root file system, over which the layers lie
-//     u8 isolation, u8 flags (1: memory, 2: a volume was left out)
+//     u8 isolation, u8 flags (1: memory, 2: a volume was left out, 4: not synced)
 //     u32 source sandbox, u32 vcpus, u64 memory_mib, u64 disk_mib, u64 created (seconds since 1970), u64 bytes, u64 pause_us
 //     u8 number of layers (0 to SNAPSHOT_LAYERS_MAX), each SNAPSHOT_LAYER_ID bytes, uppermost first
 //     u16 number of variables (0 to ENV_VARS_MAX), each u16 length, then "KEY=VALUE"
@@ -46,6 +46,7 @@ struct snapshot_meta {
     uint8_t isolation;  // 1 to 4
     bool memory;
     bool volume_left_out;
+    bool unsynced;  // its guest had not written what it held to its disk
     uint32_t source;
     uint32_t vcpus;  // 1 or more, as the two below
     uint64_t memory_mib;

@@ -25,7 +25,8 @@ int vmm_request_check(const void *bytes, size_t n, struct vmm_request *ret_reque
     memcpy(&q, bytes, sizeof q);
     if (q.op == 0 || q.op >= VMM_OP_REQUEST_END_ || q.id == 0)
         return -EPROTO;
-    if (q.op == VMM_OP_DISK_RESIZE ? !disk_size_ok(q.value) : q.value != 0)
+    if (q.op == VMM_OP_DISK_RESIZE ? !disk_size_ok(q.value)
+                                   : q.value >= (q.op == VMM_OP_SNAPSHOT ? (uint64_t)VMM_SNAPSHOT_END_ : 1))
         return -EPROTO;
     *ret_request = q;
     return 0;

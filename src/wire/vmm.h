@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 enum {
-    VMM_PROTOCOL_VERSION = 2,
+    VMM_PROTOCOL_VERSION = 3,
     VMM_MEMORY_MIB_MIN = 128,
     VMM_MEMORY_MIB_MAX = 64 * 1024,
     VMM_MEMORY_MIB_STEP = 2,  // whole large pages
@@ -42,7 +42,8 @@ enum vmm_op {
     VMM_OP_SHUTDOWN,     // end the guest now; ENDED follows
     VMM_OP_CLAIM,        // a waiting machine runs, from now on
     // Two files, empty and open for writing: state and memory; and a third, what the disk differs by, if the machine writes to
-    // one.  Answered when all is written (not synced), or with -EBUSY when the devices did not come to rest.
+    // one.  value: enum vmm_snapshot.  Answered when all is written (not synced), or with -EBUSY when the devices did not come
+    // to rest.
     VMM_OP_SNAPSHOT,
     VMM_OP_WORKING_SET,  // one file, likewise: which pages of the memory are in use now
     VMM_OP_REQUEST_END_,
@@ -51,6 +52,13 @@ enum vmm_op {
     VMM_OP_ENDED,         // event, the last one said: why, in reason and detail
     VMM_OP_READY,         // event: all is built and waits for CLAIM; value likewise
     VMM_OP_EVENT_END_,
+};
+
+// What is written of the memory.
+enum vmm_snapshot {
+    VMM_SNAPSHOT_WHOLE,    // all of it, as long as the memory: what a clone is mapped over
+    VMM_SNAPSHOT_WRITTEN,  // the pages that this machine has written (wire/page_delta.h)
+    VMM_SNAPSHOT_END_,
 };
 
 // Why a guest ended.  Only the first three are the guest's own doing in good order.

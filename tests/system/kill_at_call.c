@@ -1,9 +1,11 @@
 // Kills processes at a chosen system call of another, so that a crash "at each step" needs no hook in what is tested.
 //     kill-at-call TRACED COUNT WHICH VICTIM...
-// Traces TRACED (its main thread) and every process it forks from now on.  Says "ready"; from then on counts the entries to and
-// exits from system calls of WHICH: "all" of them, "self" (TRACED) or "child" (the forked ones).  At number COUNT, before the
-// kernel does what was asked, it kills each VICTIM (a pid, or "child": the forked one that is at it), says "killed NUMBER", the
-// number of the system call, and ends, which sets the others free.  On SIGTERM before that it says "total N" and ends.
+// Traces TRACED (its main thread) and every process it forks from now on; where WHICH is "threads", the threads that it has.
+// Says "ready"; from then on counts the entries to and exits from system calls of WHICH: "threads", "all" of them, "self"
+// (TRACED) or "child" (the forked ones).  At number COUNT, before the kernel does what was asked, it kills each VICTIM (a pid,
+// or "child": the forked one that is at it), says "killed NUMBER", the number of the system call, and ends, which sets the
+// others free.  On SIGTERM before that it says "total N" and ends.
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -24,7 +26,32 @@ static void on_term(int number)
 
 static bool counts(const char *which, pid_t pid, pid_t traced)
 {
-    return strcmp(which, "all") == 0 || (strcmp(which, "self") == 0) == (pid == traced);
+    if (strcmp(which, "all") == 0 || strcmp(which, "threads") == 0)
+        return true;
+    return (strcmp(which, "self") == 0) == (pid == traced);
+}
+
+static int seize(pid_t thread)
+{
+    long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
+    return ptrace(PTRACE_SEIZE, thread, NULL, options) < 0 || ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) < 0 ? -errno : 0;
+}
+
+// One that ends meanwhile is none.
+static int seize_threads(pid_t traced)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)traced);
+    DIR *threads = opendir(path);
+    int r = threads == NULL ? -errno : 0;
+    for (struct dirent *e; r == 0 && (e = readdir(threads)) != NULL;) {
+        pid_t thread = (pid_t)atoi(e->d_name);
+        r = thread > 0 && thread != traced ? seize(thread) : 0;
+        r = r == -ESRCH ? 0 : r;
+    }
+    if (threads != NULL)
+        closedir(threads);
+    return r;
 }
 
 static void kill_victims(char **victims, pid_t at)
@@ -53,9 +80,11 @@ int main(int argc, char **argv)
     struct sigaction term = {.sa_handler = on_term};  // not restarted: waitpid must come back
     sigaction(SIGTERM, &term, NULL);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
-    if (ptrace(PTRACE_SEIZE, traced, NULL, options) < 0 || ptrace(PTRACE_INTERRUPT, traced, NULL, NULL) < 0) {
-        printf("cannot trace %d: %s\n", traced, strerror(errno));
+    int r = seize(traced);
+    if (r == 0 && strcmp(argv[3], "threads") == 0)
+        r = seize_threads(traced);
+    if (r < 0) {
+        printf("cannot trace %d: %s\n", traced, strerror(-r));
         return 1;
     }
     bool ready = false;

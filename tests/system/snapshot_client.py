@@ -3,7 +3,8 @@ from own_system import Client, Gone, field, fields, read_varint
 
 SNAPSHOT_CREATE, SNAPSHOT_LIST, SNAPSHOT_INSPECT, SNAPSHOT_DELETE, FORK, SUSPEND = 40, 41, 42, 43, 44, 45
 NAMES = {1: "id", 2: "source", 3: "template", 4: "memory_mib", 5: "vcpus", 6: "disk_mib", 7: "isolation", 8: "memory",
-         9: "created", 10: "bytes", 11: "pause_us", 12: "depth", 13: "volume_left_out"}
+         9: "created", 10: "bytes", 11: "pause_us", 12: "depth", 13: "volume_left_out",
+         14: "unsynced"}
 
 
 def members(data, number):

@@ -47,7 +47,7 @@ def ends(vm, reason):
 
 def one_processor_and_power_off(kernel):
     with kernel.boot(extra="vm_test=off") as vm:
-        equal(vm.event(STARTED).value, 2, "protocol version")
+        equal(vm.event(STARTED).value, 3, "protocol version")
         ends(vm, "power-off")
 
 

@@ -19,6 +19,8 @@ DISK = 8 * MIB
 SEALS = 0x2 | 0x4 | 0x8  # SHRINK, GROW, WRITE
 ADD_SEALS = 1033
 CLONES = 8
+WHOLE, WRITTEN = 0, 1
+PAGE = 4096
 
 
 def equal(got, wanted, what):
@@ -42,6 +44,25 @@ def sealed(fd):
             at += os.pwrite(copy, os.pread(fd, min(MIB, end - at), at), at)
     fcntl.fcntl(copy, ADD_SEALS, SEALS)
     return copy
+
+
+def over(memory, delta):
+    """A sealed memfd of what a machine's memory began as and the pages that it wrote (src/wire/page_delta.h), and their number."""
+    import fcntl
+    size = os.fstat(memory).st_size
+    listed = os.pread(delta, size // PAGE // 8, size)
+    equal(len(listed), size // PAGE // 8, "the list of pages")
+    whole = os.memfd_create("over", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(whole, size)
+    count = 0
+    for page in range(size // PAGE):
+        own = listed[page // 8] >> (page % 8) & 1
+        count += own
+        bytes_of = os.pread(delta if own else memory, PAGE, page * PAGE)
+        if bytes_of.count(0) != PAGE:
+            os.pwrite(whole, bytes_of, page * PAGE)
+    fcntl.fcntl(whole, ADD_SEALS, SEALS)
+    return whole, count
 
 
 class Machine(Vm):
@@ -90,11 +111,11 @@ class Machine(Vm):
     def state(self):
         return {k: int(v) for k, v in (word.split("=") for word in self.say("state").split())}
 
-    def snapshot(self):
+    def snapshot(self, what=WHOLE):
         """(state, memory, delta) of a machine that is paused for it and goes on."""
         files = [os.memfd_create(name) for name in ("state", "memory", "delta")]
         equal(self.ask(PAUSE).error, 0, "pause")
-        done = self.ask(SNAPSHOT, fds=files)
+        done = self.ask(SNAPSHOT, what, fds=files)
         equal(done.error, 0, f"snapshot ({done.detail})")
         equal(self.ask(RESUME).error, 0, "resume")
         return files
@@ -167,12 +188,33 @@ def a_clone_goes_on(rig):
     time_passes()
     since = time.monotonic()
     with rig.clone(files) as vm:
-        equal(vm.event(STARTED).value, 2, "protocol version")
+        equal(vm.event(STARTED).value, 3, "protocol version")
         did_not_jump(before, vm.state(), since)
         goes_on(vm, before)
         stats = vm.ask(STATS).stats
         assert 0 < stats["pages_own"] < stats["pages_present"] < 160 * 256, stats
         assert stats["page_faults"] > 0, stats
+
+
+def what_a_clone_wrote_is_enough(rig):
+    """A machine made of a template and of what a clone of it wrote, twice over; each page that was not listed is the template's."""
+    files, before = rig.template()
+    for generation in range(2):
+        with rig.clone(files) as vm:
+            goes_on(vm, before)
+            equal(vm.say(f"write {400 + generation} w{generation}"), f"w{generation}", "written")
+            equal(vm.say("timer 1500"), "set", "timer")
+            before = vm.state()
+            state, delta, disk = vm.snapshot(WRITTEN)
+            after = vm.state()
+            assert after["count"] >= before["count"] and after["wrong"] == after["words"] == 0, after
+        memory, count = over(files[1], delta)
+        assert 0 < count < 160 * 256 // 2, f"{count} pages were written"
+        assert os.fstat(delta).st_blocks * 512 <= (count + 16) * PAGE, "what was not written takes room"
+        files = [state, memory, disk]
+    with rig.clone(files) as vm:
+        goes_on(vm, before)
+        equal([vm.say(f"read {n}") for n in (0, 100, 400, 401)], ["base", "template", "w0", "w1"], "the disk")
 
 
 def several_processors(rig):
@@ -224,7 +266,7 @@ def a_waiting_machine_stands_still(rig):
         equal(vm.ask(WORKING_SET, fds=[working_set]).error, 0, "working set")
     assert os.fstat(working_set).st_size > 100
     with rig.clone(files, options=["--wait"], **{"working-set": working_set}) as vm:
-        equal(vm.event(READY).value, 2, "protocol version")
+        equal(vm.event(READY).value, 3, "protocol version")
         present = vm.ask(STATS).stats["pages_present"]
         assert present > 500, present
         equal(vm.ask(PAUSE).error, -114, "pause of a waiting machine")  # EALREADY
@@ -435,7 +477,7 @@ def refused(rig, files, options, why):
         assert ended.reason == "set-up failed" and why in ended.detail, (ended.reason, ended.detail)
 
 
-CASES = [a_clone_goes_on, several_processors, eight_clones_at_once, clones_of_clones, a_waiting_machine_stands_still,
+CASES = [a_clone_goes_on, what_a_clone_wrote_is_enough, several_processors, eight_clones_at_once, clones_of_clones, a_waiting_machine_stands_still,
          bad_files_are_refused, another_host_is_told_apart, a_snapshot_without_room_leaves_the_machine,
          a_machine_with_a_volume_is_not_saved, clones_with_something_in_spare_places,
          without_places_there_is_no_clone_with_them]

@@ -70,6 +70,7 @@ FIELD(sandbox_snapshot_t, bytes, 144, 8);
 FIELD(sandbox_snapshot_t, pause_us, 152, 8);
 FIELD(sandbox_snapshot_t, memory, 160, 1);
 FIELD(sandbox_snapshot_t, volume_left_out, 161, 1);
+FIELD(sandbox_snapshot_t, unsynced, 162, 1);
 FIELD(sandbox_snapshot_t, reserved, 168, 64);
 
 SIZE(sandbox_fork_spec_t, 64);

@@ -34,6 +34,7 @@ void machine_start(struct stage *s, const struct jail_request *q, const int fds[
                                              .template = strcmp(q->start.hostname, "template") == 0,
                                              .clone = q->op == JAIL_OP_CLONE_VM,
                                              .waits = q->start.waits != 0,
+                                             .seed = (unsigned)slot + 1,
                                              .shape = (unsigned)q->start.memory_mib,
                                              .line = q->network.line,
                                              .volume = jail_volume_named(q->volume.id)};
@@ -41,6 +42,8 @@ void machine_start(struct stage *s, const struct jail_request *q, const int fds[
     // A template is nobody's.
     if (s->slot[slot].machine.template && (q->network.line != 0 || jail_volume_named(q->volume.id)))
         atomic_store(&s->play->broken, true);
+    if (q->op == JAIL_OP_CLONE_VM)
+        kept_begin(s, &s->slot[slot].machine, fds);
     if (!s->slot[slot].machine.template)
         atomic_fetch_add(&s->play->machines, 1);
     stage_answer_start(s, q, (uint32_t)slot);
@@ -108,10 +111,17 @@ static void answer_request(struct stage *s, unsigned slot, const struct vmm_requ
 {
     static struct vmm_message answer;
     struct machine *m = &s->slot[slot].machine;
-    int r = template_request(s, slot, q->op, fds, count);
+    int r = template_request(s, slot, q, fds, count);
     answer = (struct vmm_message){.op = q->op, .id = q->id, .error = r};
+    if (r == 2) {
+        m->held = *q;
+        for (size_t i = 0; i < count; i++)
+            m->held_fd[i] = dup(fds[i]);
+    }
     if (r > 0)
         return;
+    if (q->op == VMM_OP_STATS)  // 8 MiB, of which 3 are its own
+        answer.stats = (struct vmm_stats){.pages_present = 2048, .pages_own = 768};
     if (m->template) {
         send(m->monitor, &answer, sizeof answer, MSG_NOSIGNAL);
         return;
@@ -160,6 +170,16 @@ static void take_request(struct stage *s, unsigned slot)
         close(fds[i]);
 }
 
+static void answer_held(struct stage *s, unsigned slot)
+{
+    struct machine *m = &s->slot[slot].machine;
+    const struct vmm_request q = m->held;
+    m->held.op = 0;
+    answer_request(s, slot, &q, m->held_fd, VMM_REQUEST_FDS_MAX);
+    for (size_t i = 0; i < VMM_REQUEST_FDS_MAX; i++)
+        close_fd(&m->held_fd[i]);
+}
+
 // It is closed at once by an engine that expects no second one.
 static void call_again(struct stage *s)
 {
@@ -183,6 +203,8 @@ void machines_turn(struct stage *s)
         if (s->slot[i].control < 0 && !m->waits && !mute && !atomic_load(&s->play->hold_boots))
             s->slot[i].control = call_host(m);
         take_connection(s, i);
+        if (m->held.op != 0 && atomic_load(&s->play->keep) != KEEP_HELD)
+            answer_held(s, i);
         if (m->monitor >= 0)
             take_request(s, i);
     }
@@ -202,5 +224,8 @@ void machine_bury(struct stage *s, unsigned slot)
     close_fd(&m->monitor);
     close_fd(&m->listener);
     close_fd(&m->dial);
+    for (size_t i = 0; i < VMM_REQUEST_FDS_MAX && m->held.op != 0; i++)
+        close_fd(&m->held_fd[i]);
+    kept_end(m);
     m->is = false;
 }

@@ -518,8 +518,10 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
         if (!atomic_load(&s->play->mute_pings))
             report_pong(s, slot, command->ping->nonce);
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND) {
+        atomic_fetch_add(&s->play->suspends, 1);
         note_told(s->play, 's');
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME) {
+        atomic_fetch_add(&s->play->resumes, 1);
         note_told(s->play, 'r');
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API) {
         on_host_api(s, slot);

@@ -275,16 +275,30 @@ void rig_stop(struct rig *rig)
     rig_free(rig);
 }
 
-void rig_again(struct rig *rig, const char *const *args)
+static void launch_again(struct rig *rig, const char *const *args)
 {
     char path[128];
-    end_engine(rig);
     end_jailer(rig);
     atomic_store(&rig->stop, false);
     rig_path(rig, "log", path, sizeof path);
     unlink(path);
     launch(rig, args);
     rig_await_ready(rig);
+}
+
+void rig_again(struct rig *rig, const char *const *args)
+{
+    end_engine(rig);
+    launch_again(rig, args);
+}
+
+void rig_killed(struct rig *rig, const char *const *args)
+{
+    kill(rig->engine, SIGKILL);
+    rig_wait(rig);
+    end_jailer(rig);
+    atomic_store(&rig->play.live, 0);  // they ended with it
+    launch_again(rig, args);
 }
 
 int rig_run_program(const char *const *args, char *out, size_t size)

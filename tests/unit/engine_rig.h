@@ -46,6 +46,18 @@ enum play_template {
 
 enum play_monitor { MONITOR_OK, MONITOR_SILENT, MONITOR_REFUSES, MONITOR_GARBAGE, MONITOR_CLOSES };
 
+// What a monitor does that is to keep its machine.
+enum play_keep {
+    KEEP_OK,
+    KEEP_NO_ROOM,
+    KEEP_ENDS,
+    KEEP_HELD,
+    KEEP_LARGE_STATE,
+    KEEP_NO_STATE,
+    KEEP_LARGE_MEMORY,
+    KEEP_CUT_MEMORY
+};
+
 struct play {
     atomic_bool has_kvm;        // the vm tier can be had; the kernel is in the store when rig_vm_store made it
     atomic_int kernel_error;    // of KERNEL
@@ -55,6 +67,8 @@ struct play {
     atomic_bool has_templates;  // machines that the engine wants as templates can be had
     atomic_bool clones_same;    // clones cannot take an identity
     atomic_int template;        // enum play_template
+    atomic_int keep;            // enum play_keep
+    atomic_bool mute_syncs;     // machines do not say that they have synced
     atomic_uint template_kib;   // of memory that a template has written, beside a few words
     atomic_int ask_port;        // a slot + 1: that machine makes a second connection to the host
     atomic_int probe_error, start_error, mount_error;  // negative errno to answer with
@@ -88,7 +102,8 @@ struct play {
     atomic_uint volume_creates, volume_deletes, volume_mib;
     atomic_uint_least64_t start_volume;  // the first bytes of the last START's volume
     atomic_uint machines, template_starts, prepares, template_snapshots, trials, recordings, clones, claims, identities;
-    atomic_uint_least64_t last_entropy, last_boot_id;  // sums of the last identity's
+    atomic_uint_least64_t last_entropy, last_boot_id;    // sums of the last identity's
+    atomic_uint kept, forked, syncs, suspends, resumes;  // machines that were kept, and came of that; what they were told
     atomic_uint vm_pauses, vm_resumes, second_calls_closed;
     char said[4];      // the last three of Suspend, Resume and Expire that agents read, of s, r and e
     atomic_uint told;  // how many there were
@@ -126,6 +141,8 @@ void rig_write_kernel(struct rig *rig, const char *bytes);
 void rig_stop(struct rig *rig);
 // The same, and starts it again in the same folders, with an empty log.
 void rig_again(struct rig *rig, const char *const *args);
+// Kills it, wherever it is, and starts it again likewise.
+void rig_killed(struct rig *rig, const char *const *args);
 // Waits until the engine has ended; its exit status, or -1 after a signal.
 int rig_wait(struct rig *rig);
 void rig_free(struct rig *rig);
@@ -149,6 +166,8 @@ char *rig_log(const struct rig *rig);
         }                                                                                                                      \
     } while (0)
 void rig_tick(void);
+// Writes over all that the monitor of the machine that was kept last has written, through the descriptors that it was handed.
+void rig_write_late(void);
 // A number that is another one for other bytes.
 uint64_t rig_sum(const uint8_t *bytes, size_t n);
 

@@ -4,8 +4,9 @@
 
 #include "engine_rig.h"
 #include "sys/jail.h"
+#include "wire/vmm.h"
 
-enum { SLOTS = 256, LINES = 512, HELD = 512, VOLUMES = 64, LAYERS = 256 };
+enum { SLOTS = 256, LINES = 512, HELD = 512, VOLUMES = 64, LAYERS = 256, KEPT_MEMORY_BYTES = 4 << 20 };
 
 struct line {
     int fd;  // -1: free
@@ -26,6 +27,10 @@ struct machine {
     unsigned shape;  // of what its template was
     uint32_t line;   // JAIL_LINE_*
     bool volume;
+    uint8_t *memory, *own;  // what it has, and the list of what of it is its own; NULL: zeros, nothing
+    unsigned seed;
+    struct vmm_request held;  // that is answered later; op 0: none
+    int held_fd[VMM_REQUEST_FDS_MAX];
 };
 
 struct stage {
@@ -96,12 +101,22 @@ void machine_on_control(struct stage *s, unsigned slot);
 // The monitor's last word, where there is one to say.
 void machine_bury(struct stage *s, unsigned slot);
 
+// ---- engine_kept.c ----
+
+// A machine that is no template's is to write what it is; its error, 1: it has ended, or 2: not yet.
+int kept_save(struct stage *s, unsigned slot, const int *fds, size_t count);
+// Whether a state is of one that was kept.
+bool kept_is(int state);
+// A clone has these.
+void kept_begin(struct stage *s, struct machine *m, const int fds[static JAIL_FDS_MAX]);
+void kept_end(struct machine *m);
+
 // ---- engine_templates.c ----
 
 // Takes the descriptors of a CLONE_VM, whose files must be what a snapshot's are.
 void template_clone(struct stage *s, const struct jail_request *q, int fds[static JAIL_FDS_MAX]);
 // A request to the machine's monitor that has to do with templates; its error, or 1: it is never answered.
-int template_request(struct stage *s, unsigned slot, uint32_t op, const int *fds, size_t count);
+int template_request(struct stage *s, unsigned slot, const struct vmm_request *q, const int *fds, size_t count);
 // A command to a machine.  False: it is not about templates.
 bool template_command(struct stage *s, unsigned slot, const Sandbox__Agent__Command *command);
 

@@ -71,16 +71,18 @@ static int save(struct stage *s, unsigned slot, const int *fds, size_t count)
     return 0;
 }
 
-int template_request(struct stage *s, unsigned slot, uint32_t op, const int *fds, size_t count)
+int template_request(struct stage *s, unsigned slot, const struct vmm_request *q, const int *fds, size_t count)
 {
     struct machine *m = &s->slot[slot].machine;
-    switch (op) {
+    switch (q->op) {
     case VMM_OP_PAUSE:
         if (!m->template)
             atomic_fetch_add(&s->play->vm_pauses, 1);
         return 0;
     case VMM_OP_RESUME:
         atomic_fetch_add(&s->play->vm_resumes, 1);
+        return 0;
+    case VMM_OP_STATS:
         return 0;
     case VMM_OP_CLAIM:
         atomic_fetch_add(&s->play->claims, 1);
@@ -89,7 +91,9 @@ int template_request(struct stage *s, unsigned slot, uint32_t op, const int *fds
         m->waits = false;
         return 0;
     case VMM_OP_SNAPSHOT:
-        return save(s, slot, fds, count);
+        if ((q->value == VMM_SNAPSHOT_WRITTEN) == m->template)
+            atomic_store(&s->play->broken, true);
+        return q->value == VMM_SNAPSHOT_WRITTEN ? kept_save(s, slot, fds, count) : save(s, slot, fds, count);
     case VMM_OP_WORKING_SET:
         atomic_fetch_add(&s->play->recordings, 1);
         if (fault(s) == TEMPLATE_UNRECORDED)
@@ -134,20 +138,24 @@ static bool is_snapshot(const int fds[static JAIL_FDS_MAX], unsigned shape, bool
 void template_clone(struct stage *s, const struct jail_request *q, int fds[static JAIL_FDS_MAX])
 {
     bool trial = strcmp(q->start.hostname, "template") == 0;
-    atomic_fetch_add(trial ? &s->play->trials : &s->play->clones, 1);
-    if (!is_snapshot(fds, (unsigned)q->start.memory_mib, trial))
+    bool kept = kept_is(fds[FD_STATE]);
+    if (!kept)
+        atomic_fetch_add(trial ? &s->play->trials : &s->play->clones, 1);
+    if (!kept && !is_snapshot(fds, (unsigned)q->start.memory_mib, trial))
         atomic_store(&s->play->broken, true);
-    for (size_t i = FD_STATE; i < JAIL_FDS_MAX; i++)
-        close_fd(&fds[i]);
+    int files[JAIL_FDS_MAX];
+    memcpy(files, fds, sizeof files);
     if (trial && fault(s) == TEMPLATE_TRIAL_FAILS) {
-        for (size_t i = 0; i < FD_STATE; i++)
+        for (size_t i = 0; i < JAIL_FDS_MAX; i++)
             close_fd(&fds[i]);
         stage_answer_plain(s, q, -EMFILE, 0);
         return;
     }
     if (!trial)
         atomic_fetch_add(&s->play->starts, 1);
-    machine_start(s, q, fds);
+    machine_start(s, q, fds);  // which takes the first three
+    for (size_t i = FD_STATE; i < JAIL_FDS_MAX; i++)
+        close_fd(&files[i]);
 }
 
 static void report(struct stage *s, unsigned slot, const Sandbox__Agent__Report *message)
@@ -221,6 +229,18 @@ static void prepare(struct stage *s, unsigned slot)
         report_prepared(s, slot);
 }
 
+static void sync_machine(struct stage *s, unsigned slot)
+{
+    atomic_fetch_add(&s->play->syncs, 1);
+    if (atomic_load(&s->play->mute_syncs))
+        return;
+    Sandbox__Agent__Synced synced = SANDBOX__AGENT__SYNCED__INIT;
+    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+    message.report_case = SANDBOX__AGENT__REPORT__REPORT_SYNCED;
+    message.synced = &synced;
+    report(s, slot, &message);
+}
+
 bool template_command(struct stage *s, unsigned slot, const Sandbox__Agent__Command *command)
 {
     const struct machine *m = &s->slot[slot].machine;
@@ -230,6 +250,10 @@ bool template_command(struct stage *s, unsigned slot, const Sandbox__Agent__Comm
     }
     if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_PREPARE && m->template && !m->clone) {
         prepare(s, slot);
+        return true;
+    }
+    if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SYNC && (!m->clone || m->named)) {
+        sync_machine(s, slot);
         return true;
     }
     // What follows an identity that could not be taken is nobody's.

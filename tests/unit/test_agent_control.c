@@ -146,6 +146,36 @@ static void the_identity_is_written(void **state)
     rig_stop(&rig);
 }
 
+// One that was kept in between is another one now.
+static void a_fork_is_configured_anew(void **state)
+{
+    struct rig rig;
+    rig_start_configured(&rig, NULL);
+    Sandbox__Agent__Suspend suspend = SANDBOX__AGENT__SUSPEND__INIT;
+    Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
+    command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND;
+    command.suspend = &suspend;
+    ProtobufCBinaryData env[] = {bytes_of("SANDBOX_B=2")};
+    Sandbox__Agent__Configure c = SANDBOX__AGENT__CONFIGURE__INIT;
+    c.env = env;
+    c.n_env = 1;
+    for (int i = 0; i < 2; i++) {
+        rig_command(&rig, &command, -1);
+        Sandbox__Agent__Report *report = rig_configure(&rig, &c);
+        assert_int_equal(report->configured->error_number, 0);
+        pb_free(report);
+        // Its variables are those it was given now, and no others.
+        char *out = rig_sh(&rig, "echo $SANDBOX_A $SANDBOX_B");
+        assert_string_equal(out, "2\n");
+        free(out);
+        // And it is not suspended any more.
+        report = rig_configure(&rig, &c);
+        assert_int_equal(report->configured->error_number, EALREADY);
+        pb_free(report);
+    }
+    rig_stop(&rig);
+}
+
 static void a_second_configure_is_refused(void **state)
 {
     struct rig rig;
@@ -429,6 +459,7 @@ int main(void)
         cmocka_unit_test(nothing_is_prepared_twice_at_once_or_after_configure),
         cmocka_unit_test(the_identity_is_written),
         cmocka_unit_test(a_second_configure_is_refused),
+        cmocka_unit_test(a_fork_is_configured_anew),
         cmocka_unit_test(a_resolver_is_an_address_or_none),
         cmocka_unit_test(bad_configures_are_refused),
         cmocka_unit_test(odd_images_do_not_lead_us_astray),

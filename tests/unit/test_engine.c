@@ -200,8 +200,9 @@ static void disconnect_reclaims(void **state)
     RIG_AWAIT(rig->play.stops == 4);
     RIG_AWAIT(rig->play.live == 0);
     cleanup_fd int after = rig_connect(rig);
-    RIG_AWAIT(rig_status_has(after, "\"sandboxes\":{\"provisioning\":0,\"ready\":0,\"running\":0,\"paused\":0,\"closing\":0,"
-                                    "\"gone\":0}"));
+    RIG_AWAIT(rig_status_has(
+        after, "\"sandboxes\":{\"provisioning\":0,\"ready\":0,\"running\":0,\"paused\":0,\"suspended\":0,\"closing\":0,"
+               "\"gone\":0}"));
     rig_stop(rig);
 }
 

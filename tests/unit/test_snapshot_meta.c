@@ -39,6 +39,7 @@ static void same(const struct snapshot_meta *a, const struct snapshot_meta *b)
     assert_int_equal(a->isolation, b->isolation);
     assert_int_equal(a->memory, b->memory);
     assert_int_equal(a->volume_left_out, b->volume_left_out);
+    assert_int_equal(a->unsynced, b->unsynced);
     assert_int_equal(a->source, b->source);
     assert_int_equal(a->vcpus, b->vcpus);
     assert_true(a->memory_mib == b->memory_mib && a->disk_mib == b->disk_mib && a->created == b->created);
@@ -67,6 +68,7 @@ static void round_trip(void **state)
     comes_back(&m);
     m.memory = true;
     m.volume_left_out = false;
+    m.unsynced = true;
     m.layers = m.variables = 0;
     comes_back(&m);
     cleanup_buf struct buf b = BUF_INIT(SNAPSHOT_META_MAX);

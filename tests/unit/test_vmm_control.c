@@ -29,6 +29,7 @@ struct rig {
     bool waits;
     unsigned busy, snapshots;
     size_t snapshot_fds;
+    enum vmm_snapshot snapshot_of;
     pthread_t thread;
     bool joined;
     int result;
@@ -62,11 +63,12 @@ static int resize(void *arg, uint64_t bytes)
     return -ENOSPC;
 }
 
-static int no_snapshot(void *arg, const int *fds, size_t count, struct err *err)
+static int no_snapshot(void *arg, enum vmm_snapshot what, const int *fds, size_t count, struct err *err)
 {
     struct rig *rig = arg;
     rig->snapshots++;
     rig->snapshot_fds = count;
+    rig->snapshot_of = what;
     unsigned busy = __atomic_load_n(&rig->busy, __ATOMIC_SEQ_CST);
     if (busy > 0) {
         __atomic_compare_exchange_n(&rig->busy, &busy, busy - 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
@@ -234,6 +236,12 @@ static void snapshots_are_written_while_paused(void **state)
     rig.busy = 5;
     assert_int_equal(answer_with(&rig, VMM_OP_SNAPSHOT, fds, 3).error, 0);
     assert_int_equal(rig.snapshots, 1 + 6);
+    // Of the memory, what was asked for.
+    assert_int_equal(rig.snapshot_of, VMM_SNAPSHOT_WHOLE);
+    const struct vmm_request of_own = {.op = VMM_OP_SNAPSHOT, .id = 77, .value = VMM_SNAPSHOT_WRITTEN};
+    assert_int_equal(fdpass_send(rig.engine, &of_own, sizeof of_own, fds, 3), sizeof of_own);
+    assert_int_equal(next(&rig).id, 77);
+    assert_int_equal(rig.snapshot_of, VMM_SNAPSHOT_WRITTEN);
     assert_int_equal(answer_with(&rig, VMM_OP_WORKING_SET, fds, 1).error, 0);
     struct vmm_message m = answer(&rig, VMM_OP_STATS, 0);
     assert_int_equal(m.stats.pages_present, 7);

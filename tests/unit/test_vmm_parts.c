@@ -369,6 +369,9 @@ static void requests_have_two_sides(void **state)
     TRY(VMM_OP_DISK_RESIZE, 1, UINT64_C(1) << 44, 0);
     TRY(VMM_OP_DISK_RESIZE, 1, (UINT64_C(1) << 44) + 4096, -EPROTO);
     TRY(VMM_OP_DISK_RESIZE, 1, UINT64_MAX, -EPROTO);
+    TRY(VMM_OP_SNAPSHOT, 1, VMM_SNAPSHOT_WRITTEN, 0);
+    TRY(VMM_OP_SNAPSHOT, 1, VMM_SNAPSHOT_END_, -EPROTO);
+    TRY(VMM_OP_SNAPSHOT, 1, UINT64_MAX, -EPROTO);
 #undef TRY
     q = (struct vmm_request){.op = VMM_OP_STATS, .id = 7};
     got.id = 99;

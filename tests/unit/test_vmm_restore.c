@@ -9,12 +9,14 @@
 #include "vmm/snapshot/pages.h"
 #include "vmm/snapshot/restore.h"
 #include "vmm/snapshot/working_set.h"
+#include "wire/page_delta.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -554,6 +556,97 @@ static void a_clones_memory_is_written_whole(void **state)
     guest_memory_free(memory);
 }
 
+// Against a model: what was written since the file was mapped is listed, whatever was written, and nothing else of the file.
+static void what_a_clone_wrote_is_listed(void **state)
+{
+    enum { PAGES = 130 * 256, WRITES = 500 };
+    static uint8_t model[PAGES], wrote[PAGES], list[PAGES / 8];
+    cleanup_fd int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    cleanup_fd int file = memfd_create("memory", MFD_CLOEXEC | MFD_ALLOW_SEALING), delta = memfd_create("delta", MFD_CLOEXEC);
+    struct guest_memory *memory = memory_of(130 * MIB), *clone;
+    unsigned seed = 7;
+    for (int i = 0; i < WRITES; i++) {
+        uint64_t page = (uint64_t)rand_r(&seed) % PAGES;
+        touch(memory, page, model[page] = (uint8_t)(1 + i % 255));
+    }
+    assert_int_equal(pages_write(memory, pagemap, file), 0);
+    assert_int_equal(seal(file), 0);
+    assert_int_equal(guest_memory_map(130 * MIB, file, &clone), 0);
+    for (int i = 0; i < WRITES; i++) {
+        uint64_t page = (uint64_t)rand_r(&seed) % PAGES;
+        uint8_t value = i % 3 == 0 ? 0 : (uint8_t)(i % 255);  // zeros over what was there, and over zeros
+        touch(clone, page, model[page] = value);
+        wrote[page] = 1;
+        // Reading is no writing.
+        (void)*(volatile uint8_t *)guest_memory_at(clone, gpa((uint64_t)rand_r(&seed) % PAGES * PAGE_BYTES), 1);
+    }
+    struct stat st;
+    assert_int_equal(pages_write_own(clone, pagemap, delta), 0);
+    assert_int_equal(fstat(delta, &st), 0);
+    assert_int_equal(st.st_size, page_delta_file_bytes(130 * MIB));
+    assert_int_equal(pread(delta, list, sizeof list, 130 * MIB), sizeof list);
+    for (uint64_t page = 0; page < PAGES; page++) {
+        uint8_t last;
+        // What was only read where the file has nothing may be listed, as the zeros that it is.
+        assert_true(wrote[page] ? page_delta_has(list, page) : model[page] == 0 || !page_delta_has(list, page));
+        assert_int_equal(pread(delta, &last, 1, (off_t)((page + 1) * PAGE_BYTES - 1)), 1);
+        assert_int_equal(last, wrote[page] ? model[page] : 0);
+    }
+    // Pages of zeros take no room.
+    assert_true(st.st_blocks < (off_t)(WRITES + 8) * 8);
+    guest_memory_free(clone);
+    guest_memory_free(memory);
+}
+
+// A page that another process has, too, as after a fork or where the kernel found two alike, was written all the same.
+static void what_others_have_too_is_listed(void **state)
+{
+    enum { PAGES = 130 * 256, WRITES = 200 };
+    static uint8_t list[PAGES / 8], wrote[PAGES];
+    cleanup_fd int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    cleanup_fd int file = memfd_create("memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_int_equal(ftruncate(file, 130 * MIB), 0);
+    assert_int_equal(seal(file), 0);
+    for (int mapped = 0; mapped < 2; mapped++) {
+        unsigned seed = 5;
+        memset(wrote, 0, sizeof wrote);
+        struct guest_memory *memory;
+        if (mapped)
+            assert_int_equal(guest_memory_map(130 * MIB, file, &memory), 0);
+        else
+            memory = memory_of(130 * MIB);
+        for (int i = 0; i < WRITES; i++) {
+            uint64_t page = (uint64_t)rand_r(&seed) % PAGES;
+            touch(memory, page, (uint8_t)(1 + i % 255));
+            wrote[page] = 1;
+            (void)*(volatile uint8_t *)guest_memory_at(memory, gpa((uint64_t)rand_r(&seed) % PAGES * PAGE_BYTES), 1);
+        }
+        int line[2];
+        assert_int_equal(pipe2(line, O_CLOEXEC), 0);
+        pid_t other = fork();
+        if (other == 0) {
+            char byte;
+            close(line[1]);
+            _exit(read(line[0], &byte, 1) == 0 ? 0 : 1);  // until this test goes on, or ends
+        }
+        assert_true(other > 0);
+        cleanup_fd int delta = memfd_create("delta", MFD_CLOEXEC);
+        assert_int_equal(pages_write_own(memory, pagemap, delta), 0);
+        close(line[0]);
+        close(line[1]);
+        assert_int_equal(waitpid(other, NULL, 0), other);
+        assert_int_equal(pread(delta, list, sizeof list, 130 * MIB), sizeof list);
+        for (uint64_t page = 0; page < PAGES; page++) {
+            uint8_t last;
+            if (wrote[page])
+                assert_true(page_delta_has(list, page));
+            assert_int_equal(pread(delta, &last, 1, (off_t)((page + 1) * PAGE_BYTES - 1)), 1);
+            assert_int_equal(last != 0, wrote[page]);
+        }
+        guest_memory_free(memory);
+    }
+}
+
 static void working_sets_are_recorded_and_fetched(void **state)
 {
     cleanup_fd int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -632,6 +725,8 @@ int main(void)
         cmocka_unit_test(shapes_and_counts_are_bounded),
         cmocka_unit_test(memory_is_written_sparse_and_comes_back),
         cmocka_unit_test(a_clones_memory_is_written_whole),
+        cmocka_unit_test(what_a_clone_wrote_is_listed),
+        cmocka_unit_test(what_others_have_too_is_listed),
         cmocka_unit_test(working_sets_are_recorded_and_fetched),
         cmocka_unit_test(fetching_ahead_is_bounded),
     };

@@ -33,9 +33,10 @@ struct driver_answer {
     bool waits;              // start: it is built, and will be silent until it is claimed
     struct network network;  // start: what was asked for; its descriptors are the callback's now
     struct driver_stats stats;
-    uint64_t pause_us;      // snapshot: for how long the sandbox stood still
-    uint64_t bytes;         // snapshot: what it takes on the host's disk
-    uint32_t volume_count;  // a list of volumes or layers: their ids
+    uint64_t pause_us;                   // snapshot: for how long the sandbox stood still
+    uint64_t bytes;                      // snapshot: what it takes on the host's disk
+    struct driver_suspended *suspended;  // suspend: the caller's from now on
+    uint32_t volume_count;               // a list of volumes or layers: their ids
     const uint8_t (*volumes)[16];
 };
 typedef void driver_done_fn(void *arg, const struct driver_answer *answer);
@@ -54,12 +55,21 @@ struct driver_start {
     const uint8_t (*layers)[16];  // a fork: what its snapshot's disk is made of, uppermost first
     uint32_t layer_count;
     bool copy_layer;  // its disk is a copy of the first of them, over the others, and not an empty one over all
-    void *owner;      // comes back with `exited`
+    // A fork where snapshots have memory: its id, and the folder it is in, which stay there until this is answered.
+    const char *snapshot;
+    int folder;
+    struct driver_suspended *suspended;  // or: what comes back.  It is used up when this is answered without an error
+    void *owner;                         // comes back with `exited`
 };
 
 struct driver_snapshot {
-    const uint8_t *layer;  // 16 bytes: the name of what becomes of the disk
+    const uint8_t *layer;  // 16 bytes: the name of what becomes of the disk; or, where snapshots have memory:
+    const char *id;        // the snapshot's
+    int folder;            // for files, empty; the caller removes it when this fails
+    bool paused;           // the sandbox stands still, and is to go on doing so
 };
+
+struct driver_suspended;  // a sandbox that is on disk; the driver's
 
 struct driver_exit {
     bool by_signal;
@@ -94,6 +104,11 @@ struct driver {
     // Keeps what the sandbox, running or paused, is now; it goes on in any case.  Nothing is kept when it fails; -ECANCELED:
     // the sandbox ended meanwhile.  Only where no_snapshot is NULL.
     int (*snapshot)(void *self, uint32_t handle, const struct driver_snapshot *what, driver_done_fn *done, void *arg);
+    // Puts what the sandbox, running or paused, is now on disk.  If that works it stands still, for the caller to stop it; else
+    // it goes on as it did.  Only where no_suspend is NULL.
+    int (*suspend)(void *self, uint32_t handle, bool paused, driver_done_fn *done, void *arg);
+    // One that will not come back.
+    void (*forget)(void *self, struct driver_suspended *suspended);
     int (*stats)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
 };
 

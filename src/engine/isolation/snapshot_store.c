@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { COPY_BYTES = 256 * 1024, NAME_ROOM = SNAPSHOT_KEY_DIGITS + 2, FILES = 5 };
+enum { COPY_BYTES = 256 * 1024, NAME_ROOM = SNAPSHOT_KEY_DIGITS + 2, FILES = 5, MEMORY_FILE = 2 };
 
 static const char folder[] = "booted";
 
@@ -29,13 +29,14 @@ static const struct {
 
 static int *place(struct snapshot_files *files, size_t i)
 {
-    return (int *)((char *)files + places[i].offset);
+    return (int *)(void *)((char *)files + places[i].offset);
 }
 
 void snapshot_files_close(struct snapshot_files *files)
 {
     for (size_t i = 0; i < FILES; i++)
         close_fd(place(files, i));
+    files->base = memory_base_unref(files->base);
 }
 
 bool snapshot_files_unchanged(const struct snapshot_files *files)
@@ -162,7 +163,7 @@ static void make_room(int store, uint64_t bytes_max)
 
 // ---- reading ----
 
-static int copy_bytes(int from, int to, uint64_t at, uint64_t end)
+int snapshot_copy_bytes(int from, int to, uint64_t at, uint64_t end)
 {
     cleanup_free uint8_t *bytes = malloc(COPY_BYTES);
     if (bytes == NULL)
@@ -180,19 +181,21 @@ static int copy_bytes(int from, int to, uint64_t at, uint64_t end)
     return 0;
 }
 
-static int copy_sparse(int from, int to, uint64_t size)
+int snapshot_copy_sparse(int from, int to, uint64_t at, uint64_t end)
 {
-    for (uint64_t at = 0; at < size;) {
+    while (at < end) {
         off_t data = lseek(from, (off_t)at, SEEK_DATA);
         if (data < 0)
             return errno == ENXIO ? 0 : -errno;
+        if ((uint64_t)data >= end)
+            return 0;
         off_t hole = lseek(from, data, SEEK_HOLE);
         if (hole < 0)
             return -errno;
-        int r = copy_bytes(from, to, (uint64_t)data, (uint64_t)hole);
+        at = (uint64_t)hole < end ? (uint64_t)hole : end;
+        int r = snapshot_copy_bytes(from, to, (uint64_t)data, at);
         if (r < 0)
             return r;
-        at = (uint64_t)hole;
     }
     return 0;
 }
@@ -205,14 +208,17 @@ int snapshot_seal(int file)
     cleanup_fd int copy = memfd_create("template", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (copy < 0 || ftruncate(copy, st.st_size) < 0)
         return -errno;
-    int r = copy_sparse(file, copy, (uint64_t)st.st_size);
-    if (r < 0)
-        return r;
-    if (fcntl(copy, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+    int r = snapshot_copy_sparse(file, copy, 0, (uint64_t)st.st_size);
+    return r < 0 ? r : snapshot_seal_memfd(copy);
+}
+
+int snapshot_seal_memfd(int memfd)
+{
+    if (fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
         return -errno;
     // Who maps it needs no right to write.
     char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", copy);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", memfd);
     int readable = open(path, O_RDONLY | O_CLOEXEC);
     return readable < 0 ? -errno : readable;
 }
@@ -247,11 +253,22 @@ static int take_copy(int *file, const char *name, struct err *err)
     return 0;
 }
 
-static int settle_files(struct snapshot_files *files, const char *name, struct err *err)
+static int keep_memory_file(struct snapshot_files *files, const struct manifest_file *memory, struct err *err)
+{
+    int root = fcntl(files->memory, F_DUPFD_CLOEXEC, 0);
+    if (root < 0)
+        return err_set(err, -errno, "its memory cannot be kept open: %s", strerror(errno));
+    files->base = memory_base_new(root, memory->size, memory->digest);
+    return files->base != NULL ? 0 : err_set(err, -ENOMEM, "out of memory");
+}
+
+static int settle_files(struct snapshot_files *files, const char *name, const struct manifest_file *memory, struct err *err)
 {
     struct stat st;
     int r = check_key(files->key, name, err);
     close_fd(&files->key);
+    if (r == 0)
+        r = keep_memory_file(files, memory, err);
     for (size_t i = 0; r == 0 && i < FILES; i++)
         if (place(files, i) != &files->layer && place(files, i) != &files->key)
             r = take_copy(place(files, i), places[i].name, err);
@@ -278,7 +295,7 @@ int snapshot_load(int store, const char *name, struct snapshot_files *ret_files,
     for (int i = 0; i < MANIFEST_FILES_MAX; i++)
         close_fd(&fds[i]);
     if (r == 0)
-        r = settle_files(&files, name, err);
+        r = settle_files(&files, name, &manifest.file[MEMORY_FILE], err);
     if (r < 0) {
         snapshot_files_close(&files);
         return r;

@@ -17,6 +17,7 @@
 #define ENGINE_ISOLATION_SNAPSHOT_STORE_H
 
 #include "base/err.h"
+#include "engine/isolation/memory_base.h"
 #include "sys/file_stamp.h"
 #include "sys/host_identity.h"
 #include "wire/manifest.h"
@@ -47,6 +48,7 @@ struct snapshot_key {
 struct snapshot_files {
     int state, memory, layer, working_set, key;
     struct file_stamp layer_is;  // when it was checked
+    struct memory_base *base;    // of one that was loaded: what `memory` is a copy of
 };
 #define SNAPSHOT_FILES_INIT ((struct snapshot_files){.state = -1, .memory = -1, .layer = -1, .working_set = -1, .key = -1})
 void snapshot_files_close(struct snapshot_files *files);
@@ -62,6 +64,11 @@ int snapshot_store_open(int state_dir);
 // Opens and verifies; all but `layer` are sealed memfds, and `key` is not open.  0; -ENOENT; -EBADMSG with a sentence that
 // names the file; or another negative errno.
 int snapshot_load(int store, const char *name, struct snapshot_files *ret_files, struct err *err);
+// Copies [at, end), or what of it is no hole.  0 or a negative errno.
+int snapshot_copy_bytes(int from, int to, uint64_t at, uint64_t end);
+int snapshot_copy_sparse(int from, int to, uint64_t at, uint64_t end);
+// Seals the memfd, and gives one for reading.  A descriptor or a negative errno.
+int snapshot_seal_memfd(int memfd);
 // A sealed memfd with the bytes of `file`, holes as holes.  A descriptor or a negative errno.
 int snapshot_seal(int file);
 

@@ -3,7 +3,9 @@
 #include "base/err.h"
 #include "base/id.h"
 #include "base/log.h"
+#include "engine/isolation/vm_fork.h"
 #include "engine/isolation/vm_inside.h"
+#include "engine/isolation/vm_keep.h"
 #include "engine/isolation/vm_template.h"
 #include "libsandbox.h"
 #include "sys/digest.h"
@@ -26,6 +28,18 @@
 
 enum { NAME_DIGITS = 16 };
 
+// Whoever wants the numbers of a machine.
+struct stats_call {
+    TAILQ_ENTRY(stats_call) link;
+    struct vm_driver *driver;
+    uint32_t handle;
+    struct driver_stats stats;  // of its group, as the jailer says
+    driver_done_fn *done;
+    void *arg;
+};
+
+TAILQ_HEAD(stats_calls, stats_call);
+
 struct vm {
     TAILQ_ENTRY(vm) link;
     struct vm_driver *driver;
@@ -34,7 +48,9 @@ struct vm {
     bool restored, waits;
     bool unmade;                                  // no machine came of it: its last word
     char snapshot[SNAPSHOT_KEY_DIGITS + 1];       // what it is a clone of; empty: nothing that is in use
-    bool volume;                                  // it has one
+    bool volume, network;                         // it has one
+    struct snapshot_key key;                      // what it is, and
+    struct memory_base *base;                     // what its memory began as; NULL: zeros
     struct timer settled;                         // until it is killed
     void (*gone)(void *arg, const char *reason);  // of the driver's own
     int control;                                  // to the monitor
@@ -48,6 +64,10 @@ struct vm {
     driver_done_fn *done;
     void *arg;
     struct timer patience;
+    // Questions for its numbers, which go beside the requests; id 0: none is with the monitor.
+    uint32_t stats_id;
+    struct stats_calls stats;
+    struct timer stats_patience;
     char reason[VMM_DETAIL_MAX + 64];  // of its end, as the monitor says
 };
 
@@ -57,6 +77,7 @@ struct vm_driver {
     struct vm_config config;
     struct vm_list all;
     struct vm_templates *templates;
+    struct vm_forks *forks;
     uint8_t image_digest[JAIL_TEMPLATES_MAX][DIGEST_LEN];
     uint8_t kernel_digest[DIGEST_LEN];
     struct host_identity host;
@@ -88,6 +109,30 @@ static void answer_request(struct vm *vm, int error, const char *detail)
         done(vm->arg, &answer);
 }
 
+// The pages of its memory, if the monitor said; else what is known of its group.
+static void answer_stats(struct vm *vm, const struct vmm_stats *pages)
+{
+    struct stats_call *call;
+    vm->stats_id = 0;
+    timer_cancel(vm->driver->config.loop, &vm->stats_patience);
+    while ((call = TAILQ_FIRST(&vm->stats)) != NULL) {
+        TAILQ_REMOVE(&vm->stats, call, link);
+        struct driver_answer answer = {.control = -1, .dial = -1, .network = NETWORK_INIT, .stats = call->stats};
+        if (pages != NULL && pages->pages_present > 0 && pages->pages_own <= pages->pages_present &&
+            pages->pages_present <= (uint64_t)VMM_MEMORY_MIB_MAX << 8) {
+            answer.stats.private_bytes = pages->pages_own << 12;
+            answer.stats.shared_bytes = (pages->pages_present - pages->pages_own) << 12;
+        }
+        call->done(call->arg, &answer);
+        free(call);
+    }
+}
+
+static void on_stats_late(void *arg)
+{
+    answer_stats(arg, NULL);
+}
+
 static void on_ended(struct vm *vm, const struct vmm_message *m)
 {
     vm->unmade = m->reason == VMM_REASON_SETUP_FAILED;
@@ -114,24 +159,32 @@ static void on_message(void *arg, uint32_t events)
         if (n > 0)
             snprintf(vm->reason, sizeof vm->reason, "its monitor broke the protocol");
         stop_listening(vm);
+        answer_stats(vm, NULL);
         answer_request(vm, -EPIPE, "the machine has ended");
         return;
     }
-    if (m.op == VMM_OP_ENDED)
+    if (m.op == VMM_OP_STATS && m.id == vm->stats_id)
+        answer_stats(vm, m.error == 0 ? &m.stats : NULL);
+    else if (m.op == VMM_OP_ENDED)
         on_ended(vm, &m);
     else if (m.op < VMM_OP_STARTED && vm->done != NULL && m.id == vm->request_id)
         answer_request(vm, m.error, m.detail);
 }
 
-static int tell(struct vm *vm, enum vmm_op op, const int *fds, size_t count, uint32_t *ret_id)
+static int tell_with(struct vm *vm, enum vmm_op op, uint64_t value, const int *fds, size_t count, uint32_t *ret_id)
 {
     struct vm_driver *d = vm->driver;
     d->last_id = d->last_id + 1 != 0 ? d->last_id + 1 : 1;
-    const struct vmm_request q = {.op = op, .id = d->last_id};
+    const struct vmm_request q = {.op = op, .id = d->last_id, .value = value};
     if (fdpass_send(vm->control, &q, sizeof q, fds, count) != (ssize_t)sizeof q)
         return -EPIPE;
     *ret_id = q.id;
     return 0;
+}
+
+static int tell(struct vm *vm, enum vmm_op op, const int *fds, size_t count, uint32_t *ret_id)
+{
+    return tell_with(vm, op, 0, fds, count, ret_id);
 }
 
 // One that a guest has taken over may say nothing for ever: nobody waits for it.
@@ -143,7 +196,8 @@ static void on_late(void *arg)
     answer_request(vm, -ETIMEDOUT, "the monitor did not answer");
 }
 
-int vm_ask(struct vm_driver *d, uint32_t handle, enum vmm_op op, const int *fds, size_t count, driver_done_fn *done, void *arg)
+static int ask(struct vm_driver *d, uint32_t handle, enum vmm_op op, uint64_t value, const int *fds, size_t count,
+               driver_done_fn *done, void *arg)
 {
     struct vm *vm = find(d, handle);
     if (vm == NULL || vm->control < 0)
@@ -154,7 +208,7 @@ int vm_ask(struct vm_driver *d, uint32_t handle, enum vmm_op op, const int *fds,
     bool timed = done != NULL && count == 0;
     int r = timed ? timer_set(d->config.loop, &vm->patience, mono_ns() + d->config.answer_ms * NS_PER_MS) : 0;
     if (r == 0)
-        r = tell(vm, op, fds, count, &vm->request_id);
+        r = tell_with(vm, op, value, fds, count, &vm->request_id);
     if (r < 0) {
         timer_cancel(d->config.loop, &vm->patience);
         return r;
@@ -164,6 +218,58 @@ int vm_ask(struct vm_driver *d, uint32_t handle, enum vmm_op op, const int *fds,
     return 0;
 }
 
+int vm_ask(struct vm_driver *d, uint32_t handle, enum vmm_op op, const int *fds, size_t count, driver_done_fn *done, void *arg)
+{
+    return ask(d, handle, op, 0, fds, count, done, arg);
+}
+
+int vm_ask_keep(struct vm_driver *d, uint32_t handle, const int fds[3], driver_done_fn *done, void *arg)
+{
+    return ask(d, handle, VMM_OP_SNAPSHOT, VMM_SNAPSHOT_WRITTEN, fds, 3, done, arg);
+}
+
+int vm_keepable(struct vm_driver *d, uint32_t handle, struct memory_base **ret_base, struct snapshot_key *ret_key,
+                const char **ret_why)
+{
+    struct vm *vm = find(d, handle);
+    *ret_why = "its machine has ended";
+    if (vm == NULL || vm->control < 0)
+        return -ENOENT;
+    *ret_why = vm->volume    ? "it has a session's volume, which others write to while it is kept"
+               : vm->network ? "it has a network, whose addresses are its own"
+                             : "";
+    if (vm->volume || vm->network)
+        return -ENOTSUP;
+    *ret_base = memory_base_ref(vm->base);
+    *ret_key = vm->key;
+    return 0;
+}
+
+int vm_key_fits(struct vm_driver *d, const struct snapshot_key *key, const struct jail_start *start, const char **ret_why)
+{
+    *ret_why = "it was taken on another processor or kernel, which its memory is bound to";
+    if (!d->may_snapshot || !host_identity_equal(&key->host, &d->host))
+        return -ENOTSUP;
+    *ret_why = "it is of another shape than its description says";
+    bool same = key->memory_mib == start->memory_mib && key->disk_mib == start->disk_mib && key->vcpus == start->vcpus &&
+                key->format == SNAPSHOT_FORMAT && key->vmstate == VMSTATE_VERSION &&
+                memcmp(key->image, d->image_digest[start->template_slot], DIGEST_LEN) == 0;
+    return same ? 0 : -ENOTSUP;
+}
+
+void vm_kill(struct vm_driver *d, uint32_t handle, const char *why)
+{
+    struct vm *vm = find(d, handle);
+    if (vm != NULL)
+        snprintf(vm->reason, sizeof vm->reason, "%s", why);
+    container_driver.stop(d->config.jailer, handle);
+}
+
+struct vm_forks *vm_forks_of(struct vm_driver *d)
+{
+    return d->forks;
+}
+
 // ---- starting and ending ----
 
 static struct vm *vm_free(struct vm *vm)
@@ -171,9 +277,11 @@ static struct vm *vm_free(struct vm *vm)
     TAILQ_REMOVE(&vm->driver->all, vm, link);
     timer_cancel(vm->driver->config.loop, &vm->settled);
     timer_cancel(vm->driver->config.loop, &vm->patience);
+    timer_cancel(vm->driver->config.loop, &vm->stats_patience);
     stop_listening(vm);
     close_fd(&vm->vsock_out);
     close_fd(&vm->dial);
+    memory_base_unref(vm->base);
     free(vm);
     return NULL;
 }
@@ -209,6 +317,8 @@ static void on_gone(void *arg, struct driver_exit *how)
     how->reason = reason[0] != '\0' ? reason : "its monitor ended";
     void (*gone)(void *arg, const char *reason) = vm->gone;
     void *arg_of_gone = vm->start_arg;
+    stop_listening(vm);  // nobody can ask it anything more, whoever is told now
+    answer_stats(vm, NULL);
     answer_request(vm, -EPIPE, "the machine has ended");
     if (vm->unmade && vm->snapshot[0] != '\0' && vm->driver->templates != NULL)
         vm_template_refused(vm->driver->templates, vm->snapshot, reason);
@@ -275,6 +385,8 @@ static struct vm *vm_new(struct vm_driver *d, driver_done_fn *done, void *arg)
     *vm = (struct vm){.driver = d, .control = -1, .vsock_out = -1, .dial = -1, .start_done = done, .start_arg = arg};
     timer_init(&vm->settled, on_settled, vm);
     timer_init(&vm->patience, on_late, vm);
+    timer_init(&vm->stats_patience, on_stats_late, vm);
+    TAILQ_INIT(&vm->stats);
     TAILQ_INSERT_TAIL(&d->all, vm, link);
     return vm;
 }
@@ -320,6 +432,10 @@ int vm_launch(struct vm_driver *d, const struct vm_launch *launch, driver_done_f
     vm->waits = launch->start.waits != 0;
     vm->gone = launch->gone;
     vm->volume = launch->volume != NULL;
+    vm->network = launch->network != NETWORK_NONE;
+    vm->base = launch->from != NULL ? memory_base_ref(launch->from->base) : NULL;
+    if (launch->key != NULL)
+        vm->key = *launch->key;
     if (launch->snapshot != NULL)
         snprintf(vm->snapshot, sizeof vm->snapshot, "%s", launch->snapshot);
     int r = ask_for_start(vm, &q, launch);
@@ -330,11 +446,8 @@ int vm_launch(struct vm_driver *d, const struct vm_launch *launch, driver_done_f
 
 // ---- what it is started from ----
 
-static const struct snapshot_files *template_of(struct vm_driver *d, const struct jail_start *start,
-                                                char ret_name[SNAPSHOT_KEY_DIGITS + 1])
+static struct snapshot_key key_of(const struct vm_driver *d, const struct jail_start *start)
 {
-    if (d->templates == NULL || !d->may_snapshot)
-        return NULL;
     struct snapshot_key key = {.host = d->host,
                                .memory_mib = start->memory_mib,
                                .disk_mib = start->disk_mib,
@@ -344,7 +457,7 @@ static const struct snapshot_files *template_of(struct vm_driver *d, const struc
                                .vmstate = VMSTATE_VERSION};
     memcpy(key.image, d->image_digest[start->template_slot], sizeof key.image);
     memcpy(key.kernel, d->kernel_digest, sizeof key.kernel);
-    return vm_template_get(d->templates, &key, start, ret_name);
+    return key;
 }
 
 static int start(void *self, const struct driver_start *what, driver_done_fn *done, void *arg)
@@ -354,8 +467,13 @@ static int start(void *self, const struct driver_start *what, driver_done_fn *do
     int r = container_describe(what, &launch.start);
     if (r < 0)
         return r;
+    if (what->snapshot != NULL || what->suspended != NULL)
+        return d->forks != NULL ? vm_fork_start(d->forks, what, &launch.start, done, arg) : -ENOTSUP;
     char name[SNAPSHOT_KEY_DIGITS + 1];
-    launch.from = template_of(d, &launch.start, name);
+    const struct snapshot_key key = key_of(d, &launch.start);
+    launch.key = &key;
+    if (d->templates != NULL && d->may_snapshot)
+        launch.from = vm_template_get(d->templates, &key, &launch.start, name);
     launch.snapshot = launch.from != NULL ? name : NULL;
     launch.start.waits = what->waits && launch.from != NULL;
     return vm_launch(d, &launch, done, arg);
@@ -406,11 +524,40 @@ static int resume_machine(void *self, uint32_t handle, driver_done_fn *done, voi
     return vm_ask(self, handle, VMM_OP_RESUME, NULL, 0, done, arg);
 }
 
-// The monitor's group: its memory is the machine's, and its faults are those the host served for it.
+// The monitor's group: its memory is the machine's, and its faults are those the host served for it.  Which of its pages are
+// its own, only the monitor knows.
+static void on_group_stats(void *arg, const struct driver_answer *answer)
+{
+    struct stats_call *call = arg;
+    struct vm_driver *d = call->driver;
+    struct vm *vm = answer->error == 0 ? find(d, call->handle) : NULL;
+    if (vm == NULL || vm->control < 0) {
+        call->done(call->arg, answer);
+        free(call);
+        return;
+    }
+    call->stats = answer->stats;
+    TAILQ_INSERT_TAIL(&vm->stats, call, link);
+    if (vm->stats_id != 0)
+        return;
+    int r = timer_set(d->config.loop, &vm->stats_patience, mono_ns() + d->config.answer_ms * NS_PER_MS);
+    if (r == 0)
+        r = tell(vm, VMM_OP_STATS, NULL, 0, &vm->stats_id);
+    if (r < 0)
+        answer_stats(vm, NULL);
+}
+
 static int stats(void *self, uint32_t handle, driver_done_fn *done, void *arg)
 {
     struct vm_driver *d = self;
-    return container_driver.stats(d->config.jailer, handle, done, arg);
+    struct stats_call *call = malloc(sizeof *call);
+    if (call == NULL)
+        return -ENOMEM;
+    *call = (struct stats_call){.driver = d, .handle = handle, .done = done, .arg = arg};
+    int r = container_driver.stats(d->config.jailer, handle, on_group_stats, call);
+    if (r < 0)
+        free(call);
+    return r;
 }
 
 struct attachment {
@@ -499,6 +646,8 @@ static void look_run(struct job *job)
 static void open_templates(struct vm_driver *d)
 {
     int r = d->templates == NULL ? vm_templates_new(d, d->config.state_dir, &d->templates) : 0;
+    if (r == 0 && d->forks == NULL)
+        r = vm_forks_new(d, &d->forks);
     if (r == 0)
         r = host_identity_get(&d->host);
     d->may_snapshot = r == 0;
@@ -575,8 +724,7 @@ const struct driver vm_driver = {
     .volumes = true,
     .network = true,
     .host_api = true,
-    .no_snapshot = "what its machine has in memory cannot be kept while it runs",
-    .no_suspend = "its machine cannot be put on disk while it runs",
+    .memory = true,
     .probe = probe,
     .template_attach = template_attach,
     .template_detach = template_detach,
@@ -585,6 +733,9 @@ const struct driver vm_driver = {
     .stop = stop,
     .pause = pause_machine,
     .resume = resume_machine,
+    .snapshot = vm_keep_snapshot,
+    .suspend = vm_keep_suspend,
+    .forget = vm_fork_forget,
     .stats = stats,
 };
 
@@ -619,6 +770,8 @@ void vm_driver_stop(struct vm_driver *d)
 {
     if (d != NULL && d->templates != NULL)
         vm_templates_stop(d->templates);
+    if (d != NULL && d->forks != NULL)
+        vm_forks_stop(d->forks);
 }
 
 struct vm_driver *vm_driver_free(struct vm_driver *d)
@@ -626,6 +779,7 @@ struct vm_driver *vm_driver_free(struct vm_driver *d)
     if (d == NULL)
         return NULL;
     d->templates = vm_templates_free(d->templates);
+    d->forks = vm_forks_free(d->forks);
     while (!TAILQ_EMPTY(&d->all))
         vm_free(TAILQ_FIRST(&d->all));
     free(d);

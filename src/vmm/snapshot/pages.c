@@ -1,8 +1,12 @@
 #include "vmm/snapshot/pages.h"
 
+#include "base/cleanup.h"
+#include "wire/page_delta.h"
+
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,9 +22,9 @@ static enum page_kind kind_of(uint64_t entry)
 {
     if ((entry & (PM_PRESENT | PM_SWAPPED)) == 0)
         return PAGE_ABSENT;
-    // The kernel's page of zeros, which memory has that was only read, is nobody's.
-    bool zeros = (entry & (PM_SWAPPED | PM_EXCLUSIVE)) == 0;
-    return (entry & PM_FILE) != 0 || zeros ? PAGE_SHARED : PAGE_OWN;
+    if ((entry & PM_FILE) != 0)
+        return PAGE_SHARED;
+    return (entry & (PM_SWAPPED | PM_EXCLUSIVE)) != 0 ? PAGE_OWN : PAGE_COMMON;
 }
 
 static int read_entries(int pagemap, const void *host, uint64_t *entries, size_t count)
@@ -135,24 +139,27 @@ static int write_fully(int fd, const uint8_t *bytes, size_t n, uint64_t at)
     return 0;
 }
 
-static int write_run(void *arg, const struct page_run *run)
+// All of the run but its pages of zeros, which become holes.
+static int write_pages(int fd, const struct page_run *run)
 {
-    const struct writer *w = arg;
-    if (run->kind == PAGE_ABSENT && w->absent_is_zero)
-        return 0;
     for (uint64_t at = 0; at < run->pages;) {
         while (at < run->pages && is_zero(run->host + at * PAGE_BYTES))
             at++;
         uint64_t end = at;
         while (end < run->pages && end - at < PIECE_PAGES && !is_zero(run->host + end * PAGE_BYTES))
             end++;
-        int r =
-            write_fully(w->fd, run->host + at * PAGE_BYTES, (size_t)(end - at) * PAGE_BYTES, (run->first + at) * PAGE_BYTES);
+        int r = write_fully(fd, run->host + at * PAGE_BYTES, (size_t)(end - at) * PAGE_BYTES, (run->first + at) * PAGE_BYTES);
         if (r < 0)
             return r;
         at = end;
     }
     return 0;
+}
+
+static int write_run(void *arg, const struct page_run *run)
+{
+    const struct writer *w = arg;
+    return run->kind == PAGE_ABSENT && w->absent_is_zero ? 0 : write_pages(w->fd, run);
 }
 
 int pages_write(const struct guest_memory *memory, int pagemap, int fd)
@@ -161,4 +168,50 @@ int pages_write(const struct guest_memory *memory, int pagemap, int fd)
     if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)guest_memory_bytes(memory)) < 0)
         return -errno;
     return pages_walk(memory, pagemap, write_run, (void *)&w);
+}
+
+struct own_writer {
+    int fd;
+    bool absent_is_zero;
+    uint8_t *list;
+};
+
+static int list_run(const struct own_writer *w, const struct page_run *run)
+{
+    page_delta_add(w->list, run->first, run->pages);
+    return write_pages(w->fd, run);
+}
+
+// Memory that began empty has the kernel's page of zeros where it was only read.  In a snapshot's it may be what was written
+// over something else, and is listed, which costs nothing.
+static int list_common(const struct own_writer *w, const struct page_run *run)
+{
+    int r = 0;
+    for (uint64_t i = 0; r == 0 && i < run->pages; i++) {
+        const struct page_run page = {.first = run->first + i, .pages = 1, .host = run->host + i * PAGE_BYTES};
+        if (!w->absent_is_zero || !is_zero(page.host))
+            r = list_run(w, &page);
+    }
+    return r;
+}
+
+static int write_own_run(void *arg, const struct page_run *run)
+{
+    const struct own_writer *w = arg;
+    return run->kind == PAGE_OWN ? list_run(w, run) : run->kind == PAGE_COMMON ? list_common(w, run) : 0;
+}
+
+_Static_assert((int)PAGE_BYTES == (int)PAGE_DELTA_PAGE, "pages");
+
+int pages_write_own(const struct guest_memory *memory, int pagemap, int fd)
+{
+    uint64_t bytes = guest_memory_bytes(memory);
+    cleanup_free uint8_t *list = calloc(1, page_delta_list_bytes(bytes));
+    if (list == NULL)
+        return -ENOMEM;
+    if (ftruncate(fd, 0) < 0 || ftruncate(fd, (off_t)bytes) < 0)
+        return -errno;
+    struct own_writer w = {.fd = fd, .absent_is_zero = !guest_memory_is_mapped(memory), .list = list};
+    int r = pages_walk(memory, pagemap, write_own_run, &w);
+    return r == 0 ? write_fully(fd, list, page_delta_list_bytes(bytes), bytes) : r;
 }

@@ -41,7 +41,7 @@ int save_machine(const struct save_source *source, const struct save_files *file
     machine_state_free(&snapshot.machine);
     if (r == 0 && files->delta >= 0 && (r = devices_copy_delta(source->devices, files->delta)) < 0)
         err_set(err, r, "cannot write what the disk differs by: %s", strerror(-r));
-    if (r == 0 && (r = pages_write(source->memory, source->pagemap, files->memory)) < 0)
+    if (r == 0 && (r = (files->written ? pages_write_own : pages_write)(source->memory, source->pagemap, files->memory)) < 0)
         err_set(err, r, "cannot write the memory: %s", strerror(-r));
     return r;
 }

@@ -23,7 +23,8 @@ struct save_source {
 struct save_files {
     int state;
     int memory;
-    int delta;  // -1: there is no disk that is written to
+    int delta;     // -1: there is no disk that is written to
+    bool written;  // of the memory, only what this machine has written
 };
 
 // 0; -EBUSY as above; or another negative errno with a sentence in *err.
