@@ -427,7 +427,8 @@ void snapshot_suspend(struct sandbox *sb, struct request *r)
                      driver->no_suspend);
     else if (sb->grants != NULL)
         request_fail(r, SANDBOX_ERR_INVALID_SPEC,
-                     "sandbox %" PRIu32 " has, or had, a route grant, and with it a line to the host that ends with its machine; "
+                     "sandbox %" PRIu32
+                     " has, or had, a route grant, and with it a line to the host that ends with its machine; "
                      "suspend one without",
                      sb->id);
     else if (!refused_for_its_parts(sb, r))
