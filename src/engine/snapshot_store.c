@@ -248,10 +248,20 @@ static void work_abandon(struct task *t)
     snapshot_files_abandon(t->store->dir, t->id);
 }
 
+// What its tier holds of it; at the end that goes with the tier.
+static void unload(struct snapshot *s)
+{
+    const struct tier *tier = tiers_at(&s->store->engine->tiers, s->meta.isolation);
+    if (tier->driver != NULL && tier->self != NULL && tier->driver->unload != NULL)
+        tier->driver->unload(tier->self, s->meta.id);
+}
+
 static void drop(struct snapshot *s)
 {
-    if (s->meta.memory && !s->store->engine->stopping)
+    if (s->meta.memory && !s->store->engine->stopping) {
+        unload(s);
         submit_for(s->store, s->meta.id, work_clear);
+    }
     TAILQ_REMOVE(&s->store->all, s, link);
     snapshot_layers_drop(s->store, s->meta.layer, s->meta.layers);
     free_snapshot(s);

@@ -493,6 +493,48 @@ static void few_snapshots_stay_loaded(void **state)
     rig_stop(rig);
 }
 
+// The engine's descriptors of memory that snapshots were loaded into.
+static unsigned loaded_memories(const struct rig *rig)
+{
+    unsigned n = 0;
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)rig->engine);
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char target[64] = "";
+        n += readlinkat(dirfd(dir), e->d_name, target, sizeof target - 1) > 0 && strncmp(target, "/memfd:snapshot", 15) == 0;
+    }
+    closedir(dir);
+    return n;
+}
+
+static void a_deleted_one_is_not_held(void **state)
+{
+    struct rig *rig = start(NULL, true);
+    cleanup_fd int fd = rig_connect(rig);
+    struct name name = take(fd, rig_create(fd));
+    uint32_t fork = fork_one(fd, name.text);
+    assert_true(loaded_memories(rig) > 0);
+    delete (fd, name.text);
+    RIG_AWAIT(stored(rig) == 0);
+    assert_int_equal(logged(rig, "\"event\":\"snapshot_unloaded\""), 1);
+    destroy(fd, fork);
+    RIG_AWAIT(loaded_memories(rig) == 0);
+    // Deleted while it is being loaded, for forks that are still made.
+    name = take(fd, rig_create(fd));
+    uint32_t forks[8];
+    cleanup_fd int other = rig_connect(rig);
+    send_fork(fd, 1, name.text, 8);
+    send_about(other, 2, KIND(SNAPSHOT_DELETE), name.text, 0);
+    rig_expect(other, 2, ANSWER(SNAPSHOT_DELETE));
+    expect_forked(fd, 1, 8, forks);
+    for (unsigned i = 0; i < 8; i++)
+        destroy(fd, forks[i]);
+    RIG_AWAIT(loaded_memories(rig) == 0);
+    rig_stop(rig);
+}
+
 static void change_byte(const char *path)
 {
     cleanup_fd int file = open(path, O_RDWR | O_CLOEXEC);
@@ -752,6 +794,7 @@ int main(void)
         cmocka_unit_test(a_client_that_goes_leaves_nothing),
         cmocka_unit_test(a_monitor_that_never_writes_is_ended),
         cmocka_unit_test(few_snapshots_stay_loaded),
+        cmocka_unit_test(a_deleted_one_is_not_held),
         cmocka_unit_test(damage_is_refused_by_name),
         cmocka_unit_test(files_of_another_are_refused),
         cmocka_unit_test(what_was_kept_cannot_be_changed_by_its_monitor),

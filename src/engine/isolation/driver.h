@@ -109,6 +109,8 @@ struct driver {
     int (*suspend)(void *self, uint32_t handle, bool paused, driver_done_fn *done, void *arg);
     // One that will not come back.
     void (*forget)(void *self, struct driver_suspended *suspended);
+    // The snapshot is gone: what is held of it for its next fork is let go.  NULL: nothing is.
+    void (*unload)(void *self, const char *snapshot);
     int (*stats)(void *self, uint32_t handle, driver_done_fn *done, void *arg);
 };
 

@@ -736,6 +736,7 @@ const struct driver vm_driver = {
     .snapshot = vm_keep_snapshot,
     .suspend = vm_keep_suspend,
     .forget = vm_fork_forget,
+    .unload = vm_fork_unload,
     .stats = stats,
 };
 

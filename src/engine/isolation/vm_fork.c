@@ -32,6 +32,7 @@ struct loaded {
     struct driver_suspended *suspended;  // what it is loaded from, instead of
     int folder;                          // while it is being loaded
     bool ready, starting;
+    bool gone;  // the snapshot is
     struct kept_key key;
     struct snapshot_files files;
     uint64_t bytes, used_ns;
@@ -195,7 +196,7 @@ static void load_finish(struct job *job, bool ran)
     if (l->suspended != NULL && l->suspended->forgotten)
         l->error = err_set(&l->err, -ECANCELED, "it is not wanted any more");
     start_waiting(l);
-    if (!l->ready || l->suspended != NULL)
+    if (!l->ready || l->suspended != NULL || l->gone)
         loaded_free(l);
 }
 
@@ -206,6 +207,18 @@ static struct loaded *find(struct vm_forks *all, const char *id)
     if (strcmp(l->id, id) == 0)
         return l;
     return NULL;
+}
+
+void vm_fork_unload(void *self, const char *snapshot)
+{
+    struct loaded *l = find(vm_forks_of(self), snapshot);
+    if (l == NULL)
+        return;
+    l->gone = true;
+    if (l->ready && !l->starting) {
+        log_info("snapshot_unloaded", log_str("snapshot", l->id));
+        loaded_free(l);
+    }
 }
 
 static struct loaded *load(struct vm_forks *all, const struct driver_start *what)

@@ -3,7 +3,7 @@
 //     asked for -> (loading: on a worker) -> loaded -> each that waits is started as a clone -> ... -> let go
 //
 // A loaded snapshot holds its memory in a sealed memfd, which its forks share.  Beyond FORKS_LOADED_MAX, or
-// template_memory_mib, those used longest ago are let go; forks that run keep theirs.  A suspended machine is loaded when it
+// template_memory_mib, those used longest ago are let go, and so is one that was deleted; forks that run keep theirs.  A suspended machine is loaded when it
 // comes back, for itself alone. One that is damaged, another's, or of another host is refused by name, and nothing runs of it.
 #ifndef ENGINE_ISOLATION_VM_FORK_H
 #define ENGINE_ISOLATION_VM_FORK_H
@@ -27,7 +27,8 @@ int vm_fork_start(struct vm_forks *all, const struct driver_start *what, const s
 
 // Takes over what `kept` has open.  NULL: no memory.
 struct driver_suspended *vm_fork_suspended(struct vm_forks *all, struct kept *kept, const struct snapshot_key *key);
-// As a driver's forget.
+// As a driver's forget, and unload.
 void vm_fork_forget(void *self, struct driver_suspended *suspended);
+void vm_fork_unload(void *self, const char *snapshot);
 
 #endif
