@@ -4,13 +4,11 @@
 #include "base/clock.h"
 #include "sys/fdpass.h"
 #include "unit.h"
-#include "wire/grant_trace.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -71,27 +69,6 @@ static int take_away(struct played_broker *b, uint32_t id)
     return 0;
 }
 
-// Lines and what is lent on them; what the engine may ask for, broker_check has looked at.
-static int act_on_line(struct played_broker *b, const struct broker_request *q, unsigned fds)
-{
-    switch (q->op) {
-    case BROKER_OP_LINE_ADD:
-        atomic_fetch_add(&b->line_adds, 1);
-        atomic_fetch_add(&b->feeds, fds);
-        return atomic_load(&b->line_error);
-    case BROKER_OP_LINE_REMOVE:
-        atomic_fetch_add(&b->line_removes, 1);
-        return 0;
-    case BROKER_OP_GRANT_OPEN:
-        b->last_grant = q->grant;
-        atomic_fetch_add(&b->opens, 1);
-        return atomic_load(&b->open_error);
-    default:
-        atomic_fetch_add(&b->closes, 1);
-        return atomic_load(&b->close_error);
-    }
-}
-
 static void act(struct desk *d, const struct broker_request *q, unsigned fds, struct broker_reply *reply)
 {
     struct played_broker *b = d->b;
@@ -105,8 +82,6 @@ static void act(struct desk *d, const struct broker_request *q, unsigned fds, st
     } else if (q->op == BROKER_OP_ADD) {
         reply->error = add(b, q, fds);
         atomic_fetch_add(&b->adds, 1);
-    } else if (q->op != BROKER_OP_REMOVE) {
-        reply->error = act_on_line(b, q, fds);
     } else {
         reply->error = take_away(b, q->sandbox_id);
         atomic_fetch_add(&b->removes, 1);
@@ -126,54 +101,13 @@ static void drop_line(struct desk *d)
     forget_all(d->b);
 }
 
-// ---- files ----
-
-static size_t write_opened(const struct played_broker *b, enum played_file kind, uint8_t *bytes)
-{
-    uint32_t says = kind == FILE_MORE ? BROKER_PRELOAD_MAX + 1 : atomic_load(&b->preload);
-    const struct broker_opened head = {.max_calls = 256, .preload = says};
-    memcpy(bytes, &head, sizeof head);
-    memset(bytes + sizeof head, 'j', says + 1);
-    return sizeof head + says;
-}
-
-static size_t write_trace(enum played_file kind, uint8_t *bytes)
-{
-    static struct grant_row rows[GRANT_ROWS_MAX + 1];
-    const struct grant_trace_head head = {.rows = kind == FILE_MORE ? GRANT_ROWS_MAX + 1 : 1, .calls = 1};
-    rows[0] = (struct grant_row){.sequence = 1, .status = 200, .delivered = 1, .method = "GET", .route = "/items/:id"};
-    if (kind == FILE_TEXT)
-        memset(rows[0].route, 'x', sizeof rows[0].route);
-    size_t n = head.rows * sizeof rows[0];
-    memcpy(bytes, &head, sizeof head);
-    memcpy(bytes + sizeof head, rows, n + 1 < sizeof rows ? n + 1 : n);
-    return sizeof head + n;
-}
-
-// -1: there is none.
-static int make_file(const struct played_broker *b, uint32_t op)
-{
-    static uint8_t
-        bytes[sizeof(struct broker_opened) + BROKER_PRELOAD_MAX + 2 + (GRANT_ROWS_MAX + 2) * sizeof(struct grant_row)];
-    enum played_file kind = (enum played_file)atomic_load(&b->file);
-    if (kind == FILE_NONE)
-        return -1;
-    size_t n = op == BROKER_OP_GRANT_OPEN ? write_opened(b, kind, bytes) : write_trace(kind, bytes);
-    n = kind == FILE_EMPTY ? 0 : kind == FILE_SHORT ? n - 1 : kind == FILE_LONG ? n + 1 : n;
-    int fd = memfd_create("played", MFD_CLOEXEC);
-    assert_int_equal(write(fd, bytes, n), n);
-    return fd;
-}
-
 static void answer(struct desk *d, struct broker_reply *reply)
 {
     struct {
         struct broker_reply reply;
         char more;
     } packet = {.reply = *reply};
-    bool has_file = reply->error == 0 && (reply->op == BROKER_OP_GRANT_OPEN || reply->op == BROKER_OP_GRANT_CLOSE);
-    cleanup_fd int file = has_file ? make_file(d->b, reply->op) : -1;
-    size_t n = sizeof packet.reply, fds = file >= 0;
+    size_t n = sizeof packet.reply, fds = 0;
     int wrong = atomic_load(&d->b->wrong);
     if ((reply->op == BROKER_OP_HELLO) != (wrong == WRONG_VERSION || wrong == WRONG_REFUSED))
         wrong = WRONG_NOTHING;
@@ -197,7 +131,7 @@ static void answer(struct desk *d, struct broker_reply *reply)
         memset(packet.reply.detail, 'x', sizeof packet.reply.detail);
         break;
     case WRONG_FD:
-        fds = !fds;
+        fds = 1;
         break;
     case WRONG_VERSION:
         packet.reply.version++;
@@ -206,12 +140,12 @@ static void answer(struct desk *d, struct broker_reply *reply)
         packet.reply.error = -EPROTONOSUPPORT;
         break;
     case WRONG_TWICE:
-        fdpass_send(d->line, &packet, n, &file, fds);
+        fdpass_send(d->line, &packet, n, NULL, 0);
         break;
     case WRONG_NOTHING:
         break;
     }
-    fdpass_send(d->line, &packet, n, file >= 0 ? &file : &d->listener, fds);
+    fdpass_send(d->line, &packet, n, fds > 0 ? &d->listener : NULL, fds);
 }
 
 static void release_held(struct desk *d)
@@ -331,14 +265,6 @@ bool played_broker_serves(struct played_broker *b, uint32_t id, char token[BROKE
     }
     pthread_mutex_unlock(&b->lock);
     return place >= 0;
-}
-
-struct broker_grant played_broker_last_grant(struct played_broker *b)
-{
-    pthread_mutex_lock(&b->lock);
-    struct broker_grant last = b->last_grant;
-    pthread_mutex_unlock(&b->lock);
-    return last;
 }
 
 struct broker_add played_broker_last(struct played_broker *b, unsigned *ret_fds)

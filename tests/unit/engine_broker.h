@@ -27,36 +27,20 @@ enum played_wrong {
     WRONG_REFUSED,
 };
 
-// The file that comes with the answer to GRANT_OPEN and GRANT_CLOSE:
-enum played_file {
-    FILE_GOOD,   // text for the agent, of `preload` bytes; a trace of one call
-    FILE_NONE,   // there is none
-    FILE_EMPTY,  // without a byte
-    FILE_SHORT,  // a byte is missing
-    FILE_LONG,   // one more than it says
-    FILE_MORE,   // it says that there are more than there may be, and they are there
-    FILE_TEXT,   // of a trace: a text without an end
-};
-
 struct played_broker {
     char path[128];
     pthread_t thread;
     atomic_bool stop;
     // What it does:
-    atomic_int wrong;                                // enum played_wrong
-    atomic_int add_error;                            // a negative errno for ADD
-    atomic_int line_error, open_error, close_error;  // likewise, of lines and grants
-    atomic_int file;                                 // enum played_file
-    atomic_uint preload;                             // bytes
-    atomic_bool hold;                                // nothing is answered
-    atomic_bool blind;                               // nothing is even read, from when `is_blind` is true
+    atomic_int wrong;      // enum played_wrong
+    atomic_int add_error;  // a negative errno for ADD
+    atomic_bool hold;      // nothing is answered
+    atomic_bool blind;     // nothing is even read, from when `is_blind` is true
     atomic_bool is_blind;
     atomic_bool hang_up;  // the line is closed, once
     // What it saw:
     atomic_uint connections, hellos, adds, removes;
     atomic_uint served;  // now
-    atomic_uint line_adds, line_removes, opens, closes;
-    atomic_uint feeds;   // LINE_ADDs with a descriptor
     atomic_bool broken;  // a request that the real one would not take
     pthread_mutex_t lock;
     // Under `lock`: who is served, and the last ADD.
@@ -66,7 +50,6 @@ struct played_broker {
     } sandbox[PLAYED_SERVED_MAX];
     struct broker_add last;
     unsigned last_fds;
-    struct broker_grant last_grant;
 };
 
 struct played_broker *played_broker_start(const struct rig *rig);
@@ -80,8 +63,6 @@ bool played_broker_stop(struct played_broker *b);
 
 // Whether this sandbox is served; with `token` not NULL, which one it has.
 bool played_broker_serves(struct played_broker *b, uint32_t id, char token[BROKER_TOKEN_DIGITS + 1]);
-// The last GRANT_OPEN.
-struct broker_grant played_broker_last_grant(struct played_broker *b);
 // The last ADD.
 struct broker_add played_broker_last(struct played_broker *b, unsigned *ret_fds);
 

@@ -400,27 +400,6 @@ static void report_pong(struct stage *s, unsigned slot, uint64_t nonce)
     report(s, slot, &message);
 }
 
-static void report_host_api(struct stage *s, unsigned slot, uint32_t error_number)
-{
-    Sandbox__Agent__HostApiReady ready = SANDBOX__AGENT__HOST_API_READY__INIT;
-    ready.error_number = error_number;
-    ready.message = (char *)(error_number != 0 ? "no \xff\x01 room" : "");
-    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
-    message.report_case = SANDBOX__AGENT__REPORT__REPORT_HOST_API;
-    message.host_api = &ready;
-    report(s, slot, &message);
-}
-
-static void on_host_api(struct stage *s, unsigned slot)
-{
-    atomic_fetch_add(&s->play->host_apis, 1);
-    int how = atomic_load(&s->play->host_api);
-    if (how != HOST_API_SILENT)
-        report_host_api(s, slot, how == HOST_API_REFUSES ? ENOSPC : 0);
-    if (how == HOST_API_TWICE)
-        report_host_api(s, slot, ENOSPC);
-}
-
 static void ask_to_expire(struct stage *s, unsigned slot)
 {
     Sandbox__Agent__MayExpire question = SANDBOX__AGENT__MAY_EXPIRE__INIT;
@@ -523,12 +502,6 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_RESUME) {
         atomic_fetch_add(&s->play->resumes, 1);
         note_told(s->play, 'r');
-    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API) {
-        on_host_api(s, slot);
-        close_fd(&fd);
-    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API_PRELOAD) {
-        atomic_fetch_add(&s->play->preload_bytes, (unsigned)command->host_api_preload->part.len);
-        atomic_fetch_add(&s->play->preloads, !command->host_api_preload->more);
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_EXPIRE) {
         if (command->expire->number != slot + 1)
             atomic_store(&s->play->broken, true);

@@ -526,7 +526,7 @@ void rig_send_stat(int fd, uint64_t id, uint32_t sandbox)
     send_guest(fd, id, &guest);
 }
 
-void rig_send_granted_exec(int fd, uint64_t id, uint32_t sandbox, uint32_t timeout_ms, const char *profile)
+void rig_send_exec(int fd, uint64_t id, uint32_t sandbox, uint32_t timeout_ms)
 {
     Sandbox__Guest__Exec exec = SANDBOX__GUEST__EXEC__INIT;
     ProtobufCBinaryData argv[] = {{.len = 4, .data = (uint8_t *)"true"}};
@@ -537,25 +537,7 @@ void rig_send_granted_exec(int fd, uint64_t id, uint32_t sandbox, uint32_t timeo
     guest.sandbox_id = sandbox;
     guest.op_case = SANDBOX__GUEST_REQUEST__OP_EXEC;
     guest.exec = &exec;
-    guest.grant_profile = (char *)profile;
     send_guest(fd, id, &guest);
-}
-
-void rig_send_exec(int fd, uint64_t id, uint32_t sandbox, uint32_t timeout_ms)
-{
-    rig_send_granted_exec(fd, id, sandbox, timeout_ms, "");
-}
-
-void rig_send_trace(int fd, uint64_t id, uint32_t sandbox, uint32_t grant)
-{
-    Sandbox__GrantTraceRequest trace = SANDBOX__GRANT_TRACE_REQUEST__INIT;
-    trace.sandbox_id = sandbox;
-    trace.grant_id = grant;
-    Sandbox__ClientMessage message = SANDBOX__CLIENT_MESSAGE__INIT;
-    message.request_id = id;
-    message.request_case = SANDBOX__CLIENT_MESSAGE__REQUEST_GRANT_TRACE;
-    message.grant_trace = &trace;
-    rig_send(fd, &message);
 }
 
 void rig_expect_error(int fd, uint64_t id, int code, const char *text)

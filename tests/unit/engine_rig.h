@@ -25,7 +25,6 @@ enum play_configure {
     CONFIGURE_CLOSE_ONCE,
     CONFIGURE_PONG
 };
-enum play_host_api { HOST_API_OK, HOST_API_REFUSES, HOST_API_SILENT, HOST_API_TWICE };
 enum play_op { OP_ECHO, OP_RAN, OP_SILENT, OP_CLOSE, OP_LONGEST, OP_TOO_LONG, OP_GARBAGE };
 
 // What goes wrong with a machine that is to be a template, or with a clone of it.
@@ -76,7 +75,6 @@ struct play {
     atomic_int configure;                              // enum play_configure
     atomic_int op;                                     // enum play_op
     atomic_bool mute_pings;
-    atomic_int host_api;    // enum play_host_api: what agents say to a line to route grants
     atomic_bool late;       // agents read what they are told only when this is false again
     atomic_int ask_expire;  // a slot + 1: its agent asks whether a deadline counts, by this number
     atomic_int kill_slot;   // a slot + 1: that sandbox ends by itself
@@ -110,7 +108,6 @@ struct play {
     atomic_uint starts, held_starts, stops, mounts, unmounts, freezes, thaws, live, lines, cancelled_lines, pings;
     atomic_uint memory_mib, vcpus, disk_mib, pids_max;  // of the last START
     atomic_uint configures, env_vars;                   // how many, and of the last Configure
-    atomic_uint host_apis, preload_bytes, preloads;     // lines that agents were told of, and what goes beside them
     atomic_uint stdin_len, argv_bytes;                  // of the last exec
     atomic_uint_least64_t stdin_sum;                    // rig_sum of it
     atomic_uint_least64_t last_stream;                  // id of the last line
@@ -198,8 +195,6 @@ enum rig_simple { RIG_DESTROY, RIG_PAUSE, RIG_RESUME, RIG_INSPECT, RIG_STATUS };
 void rig_send_simple(int fd, enum rig_simple kind, uint64_t id, uint32_t sandbox);
 void rig_send_stat(int fd, uint64_t id, uint32_t sandbox);
 void rig_send_exec(int fd, uint64_t id, uint32_t sandbox, uint32_t timeout_ms);
-void rig_send_granted_exec(int fd, uint64_t id, uint32_t sandbox, uint32_t timeout_ms, const char *profile);
-void rig_send_trace(int fd, uint64_t id, uint32_t sandbox, uint32_t grant);
 
 // Receives and checks that it is an error with this id and code, whose text holds `text`.
 void rig_expect_error(int fd, uint64_t id, int code, const char *text);
