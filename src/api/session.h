@@ -59,7 +59,8 @@ struct use {
     TAILQ_ENTRY(use) link;  // in session->uses or session->waiting
     struct session *session;
     struct guest *guest;  // NULL while it waits
-    // The sandbox is there (NULL), or will not be, and this is why: then the use is over.  Nothing ran in it because of the use.
+    // The sandbox is there (NULL), or will not be, and this is why: then the use is over.  Nothing ran in it because of the
+    // use.
     void (*ready)(struct use *use, const struct failure *why);
     // The session is being deleted: to be ended soon.  May be NULL for what ends by itself.
     void (*cancel)(struct use *use);

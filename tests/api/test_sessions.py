@@ -197,6 +197,7 @@ def the_longest_unused_gives_way():
         stream.until("stdout")
     answer = client.ask("POST", f"/v1/sessions/{two}/exec", {"command": "true"})
     same((answer.status, answer.code, answer.headers["retry-after"]), (429, "pool_exhausted", "1"), "all are in use")
+    same(answer.json["error"]["not_run"], "capacity")
     same(client.ask("POST", "/v1/sessions", {"key": "four"}).status, 429)
     same(len(client.good("GET", "/v1/sessions").json["sessions"]), 3)
     held.pop(0).close()
