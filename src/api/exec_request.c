@@ -63,6 +63,7 @@ static void take_all(struct exec_request *r)
     take_encoding(r, json_in_text(in, "output_encoding", 60));
     const char *plain = json_in_text(in, "stdin", SIZE_MAX);
     take_stdin(r, plain, json_in_text(in, "stdin_base64", SIZE_MAX));
+    r->spec.min_isolation = json_in_isolation(in, "min_isolation");
     r->spec.grant_profile = json_in_text(in, "grant_profile", GRANT_PROFILE_BYTES_MAX);
     if (r->spec.grant_profile != NULL && r->spec.grant_profile[0] == '\0')
         json_in_fault(in, "grant_profile is empty: name a profile, or leave it out");

@@ -1,6 +1,7 @@
 #include "api/json_in.h"
 
 #include <errno.h>
+#include <libsandbox.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +104,18 @@ bool json_in_flag(struct json_in *in, const char *name)
     if (v != NULL && !json_is_boolean(v))
         json_in_fault(in, "%s must be true or false", name);
     return json_is_true(v);
+}
+
+uint32_t json_in_isolation(struct json_in *in, const char *name)
+{
+    const char *text = json_in_text(in, name, SIZE_MAX);
+    if (text == NULL)
+        return SANDBOX_ISOLATION_NONE;
+    for (uint32_t tier = SANDBOX_ISOLATION_PROCESS; tier <= SANDBOX_ISOLATION_VM; tier++)
+        if (strcmp(text, sandbox_isolation_name((sandbox_isolation_t)tier)) == 0)
+            return tier;
+    json_in_fault(in, "%s is \"%.60s\"; it must be process, container, kernel or vm", name, text);
+    return SANDBOX_ISOLATION_NONE;
 }
 
 void json_in_texts(struct json_in *in, const char *name, size_t most, const char ***ret)

@@ -40,6 +40,8 @@ bool json_in_has(struct json_in *in, const char *name);
 const char *json_in_text(struct json_in *in, const char *name, size_t most);
 uint64_t json_in_number(struct json_in *in, const char *name, uint64_t least, uint64_t most, uint64_t without);
 bool json_in_flag(struct json_in *in, const char *name);
+// A sandbox_isolation_t by its name; SANDBOX_ISOLATION_NONE when it is missing.
+uint32_t json_in_isolation(struct json_in *in, const char *name);
 // A NULL-terminated array of texts that live in the object; *ret is freed with free().  NULL when it is missing.
 void json_in_texts(struct json_in *in, const char *name, size_t most, const char ***ret);
 // An object of texts as a NULL-terminated array of "NAME=VALUE"; *ret is one block, freed with free().

@@ -41,6 +41,7 @@ struct session_spec {
     char **env;            // NULL-terminated, or NULL
     char **egress_allow;   // likewise
     bool egress_deny_all;
+    uint32_t min_isolation;  // sandbox_isolation_t
 };
 
 void session_spec_free(struct session_spec *spec);

@@ -100,7 +100,8 @@ static void run_starting(struct job *job)
                                  .session_key = s->workspace,
                                  .ttl_seconds = s->spec.ttl_seconds,
                                  .egress_allow = (const char **)s->spec.egress_allow,
-                                 .egress_deny_all = s->spec.egress_deny_all};
+                                 .egress_deny_all = s->spec.egress_deny_all,
+                                 .min_isolation = s->spec.min_isolation};
     sandbox_error_t error = SANDBOX_OK;
     if (b->share == NULL)
         error = sandbox_conn_open(b->engine, &b->opened);

@@ -92,6 +92,7 @@ struct wish {
     char **env;
     const char **egress_allow;
     bool has_deny, deny;
+    uint32_t min_isolation;
 };
 
 static void wish_free(struct wish *w)
@@ -116,6 +117,7 @@ static void read_wish(struct json_in *in, struct wish *w)
     w->ttl_seconds = json_in_number(in, "ttl_seconds", 1, TTL_SECONDS_MAX, 0);
     json_in_env(in, "env", SESSION_ENV_MAX, &w->env);
     json_in_texts(in, "egress_allow", EGRESS_HOSTS_MAX, &w->egress_allow);
+    w->min_isolation = json_in_isolation(in, "min_isolation");
     w->has_deny = json_in_has(in, "egress_deny_all");
     w->deny = json_in_flag(in, "egress_deny_all");
     if (w->deny && w->egress_allow != NULL && w->egress_allow[0] != NULL)
@@ -150,7 +152,7 @@ static bool same_env(char *const *a, char *const *b)
 
 // Which fields a create names; the others of its specification are the defaults, and are no wish.
 struct named {
-    bool template_name, memory_mib, vcpus, ttl_seconds, env, egress_allow, deny;
+    bool template_name, memory_mib, vcpus, ttl_seconds, env, egress_allow, deny, min_isolation;
 };
 
 static struct named named_in(const struct wish *w)
@@ -161,7 +163,8 @@ static struct named named_in(const struct wish *w)
                           .ttl_seconds = w->ttl_seconds != 0,
                           .env = w->env != NULL,
                           .egress_allow = w->egress_allow != NULL,
-                          .deny = w->has_deny};
+                          .deny = w->has_deny,
+                          .min_isolation = w->min_isolation != SANDBOX_ISOLATION_NONE};
 }
 
 // The first thing that is wished for and is not so; NULL: none.
@@ -181,6 +184,8 @@ static const char *difference(const struct session_spec *have, const struct sess
         return "egress_allow";
     if (named->deny && want->egress_deny_all != have->egress_deny_all)
         return "egress_deny_all";
+    if (named->min_isolation && want->min_isolation != have->min_isolation)
+        return "min_isolation";
     return NULL;
 }
 
@@ -209,6 +214,7 @@ static bool make_spec(const struct api *api, struct wish *w, struct session_spec
                                   .vcpus = (uint32_t)(w->vcpus != 0 ? w->vcpus : o->default_vcpus),
                                   .ttl_seconds = (uint32_t)w->ttl_seconds,
                                   .egress_deny_all = w->deny,
+                                  .min_isolation = w->min_isolation,
                                   .env = take_ptr(&w->env)};
     spec->template_name = strdup(w->template_name != NULL ? w->template_name : o->default_template);
     if (w->egress_allow != NULL)

@@ -180,7 +180,9 @@ static void lose(struct broker_line *line, const char *why, int error)
     }
     dial_later(line);
     forget_all(line);
-    fail_orders(line);
+    // What has come since it is down waits for as long as this may be a restart.
+    if (was_up || now >= line->patient_until_ns)
+        fail_orders(line);
 }
 
 static void on_patience_over(void *arg)
@@ -373,12 +375,14 @@ static struct due next_due(struct broker_line *line)
     return due;
 }
 
+enum { ERRNO_MAX = 4095 };
+
 // A descriptor comes with an order's success, where the protocol says so, and with nothing else.
 static bool expected(const struct due *due, const struct broker_reply *reply, bool had_fd)
 {
     bool with = reply->error == 0 && (due->op == BROKER_OP_GRANT_OPEN || due->op == BROKER_OP_GRANT_CLOSE);
     return due->op != BROKER_OP_END_ && reply->op == due->op && reply->id == due->request && reply->error <= 0 &&
-           with == had_fd && memchr(reply->detail, '\0', sizeof reply->detail) != NULL;
+           reply->error >= -ERRNO_MAX && with == had_fd && memchr(reply->detail, '\0', sizeof reply->detail) != NULL;
 }
 
 static void on_order(struct broker_line *line, struct broker_order *o, const struct broker_reply *reply, bool had_fd, int fd)

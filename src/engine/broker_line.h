@@ -25,9 +25,9 @@
 // When a line is lost, its broker forgets all its sandboxes (wire/broker.h): so a removal is done then.
 //
 // Orders are the other operations, those of route grants (grants.h): each is asked once, in the order of their coming, and
-// behind the sandboxes that wait.  When the line is lost, or is down, an order fails with -ENOTCONN, and what it had meant to
-// make or to undo is gone with the broker; who wants it after all hears of the next line (broker_line_on_up) and orders it
-// again.
+// behind the sandboxes that wait.  When the line is lost, an order fails with -ENOTCONN, and what it had meant to make or to
+// undo is gone with the broker; who wants it after all hears of the next line (broker_line_on_up) and orders it again.  One
+// that comes while the line is down waits as an add does, and then fails likewise.
 #ifndef ENGINE_BROKER_LINE_H
 #define ENGINE_BROKER_LINE_H
 

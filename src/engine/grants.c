@@ -55,6 +55,8 @@ struct grant_book {
     struct sandbox *sandbox;
     int feed, agent_end;  // the line's: what the broker has a copy of; what the agent is to get
     bool adding, added, telling, told, closed;
+    uint64_t era;          // of the broker that the line was added to: how many had been lost before
+    struct timer silence;  // of the agent, while it is told
     struct broker_order line, leave;
     struct grant_list grants;
     uint32_t last_id;
@@ -350,6 +352,7 @@ static void on_line_added(void *arg, int error, const char *detail, int fd)
     (void)fd;
     b->adding = false;
     b->added = error == 0;
+    b->era = broker_line_facts(sb->engine->broker).losses;
     struct err err;
     if (error < 0) {
         error_of(error, detail, &err);
@@ -381,17 +384,39 @@ static void cannot_tell(struct grant_book *b, int error, const char *detail)
     refuse_waiting(b, &err);
 }
 
+static void await_agent(struct grant_book *b)
+{
+    struct engine *e = b->sandbox->engine;
+    timer_set(e->loop, &b->silence, mono_ns() + e->config->start_deadline_ms * NS_PER_MS);
+}
+
+// One that has been taken over may say nothing, and whoever waits for a grant would wait with it.  What it says later still
+// counts.
+static void on_silence(void *arg)
+{
+    struct grant_book *b = arg;
+    if (b->sandbox->state == SANDBOX_PAUSED) {
+        await_agent(b);
+        return;
+    }
+    b->telling = false;
+    cannot_tell(b, -ETIMEDOUT, "its agent does not answer");
+}
+
 static void tell_agent(struct grant_book *b)
 {
     int r = b->sandbox->line != NULL ? agent_line_host_api(b->sandbox->line, b->agent_end) : -EPIPE;
     b->telling = r == 0;
     if (r < 0)
         cannot_tell(b, r, "its agent does not take commands");
+    else
+        await_agent(b);
 }
 
 void grants_agent_ready(struct sandbox *sb, uint32_t error_number, const char *message)
 {
     struct grant_book *b = sb->grants;
+    timer_cancel(b->sandbox->engine->loop, &b->silence);
     b->telling = false;
     b->told = error_number == 0;
     if (!b->told) {
@@ -417,6 +442,9 @@ static void advance(struct grant_book *b)
 {
     if (b->closed || b->adding || b->telling)
         return;
+    // A grant is not to be ahead of its line at a broker that has just been started.
+    if (b->era != broker_line_facts(b->sandbox->engine->broker).losses)
+        b->added = false;
     if (!b->added) {
         add_line(b);
     } else if (!b->told) {
@@ -440,6 +468,7 @@ static struct grant_book *book_of(struct sandbox *sb)
         return NULL;
     *b = (struct grant_book){.sandbox = sb, .feed = -1, .agent_end = -1};
     TAILQ_INIT(&b->grants);
+    timer_init(&b->silence, on_silence, b);
     if (make_feed(b) < 0) {
         free(b);
         return NULL;
@@ -554,6 +583,7 @@ bool grants_close(struct sandbox *sb)
         return false;
     b->closed = true;
     timer_cancel(sb->engine->loop, &sb->grants_due);
+    timer_cancel(sb->engine->loop, &b->silence);
     close_fd(&b->agent_end);
     struct err err;
     err_set(&err, SANDBOX_ERR_GUEST_UNAVAILABLE, "the sandbox has ended");

@@ -5,7 +5,8 @@
 //
 // States of a sandbox's line:  none -> (first grant) added to the broker -> told to the agent -> ready -> removed, as it
 // closes. A line stays for as long as its sandbox; without a grant on it, every request is answered 503 there.  When the broker
-// is started anew the line is added again.
+// is started anew the line is added again.  An agent that does not say within start_deadline_ms that it is ready costs those
+// who wait their grants.
 //
 // States of a grant:  waiting for the line -> opening -> open -> closing -> ended.
 //     Its end is asked for by whoever it was opened for: the command has ended, the client wants the trace, the time of the

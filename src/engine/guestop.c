@@ -296,8 +296,10 @@ void guestop_begin(struct request *r, const Sandbox__GuestRequest *message)
 void guestops_fail(struct sandbox *sb, const char *why)
 {
     struct guestop *op;
-    while ((op = TAILQ_FIRST(&sb->guestops)) != NULL)
+    while ((op = TAILQ_FIRST(&sb->guestops)) != NULL) {
+        op->request->not_run = SANDBOX__NOT_RUN__NOT_RUN_ENVIRONMENT;  // of one that has not begun
         fail(op, SANDBOX_ERR_GUEST_UNAVAILABLE, why);
+    }
 }
 
 void guestops_paused(struct sandbox *sb)

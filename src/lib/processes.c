@@ -67,6 +67,7 @@ sandbox_error_t sandbox_spawn(sandbox_handle_t *handle, const sandbox_exec_spec_
     spawn.open_stdin = options->open_stdin;
     spawn.ring_bytes = options->ring_bytes;
     DEFINE_STREAM(op, SPAWN, spawn, &spawn);
+    exec_put_grant(&op, spec, SANDBOX__STREAM_REQUEST);
     sandbox_stream_t *s = NULL;
     r = stream_start(handle, &op, stream_take_exec_result, &s);
     if (r == SANDBOX_OK)

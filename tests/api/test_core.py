@@ -517,10 +517,10 @@ def who_still_waits_is_told_that_it_stops():
         kind, data = next(events)
         same((kind, data["code"], data["message"]), ("error", "unavailable", "the server is stopping"))
         same(list(events), [], "behind the last event")
-    for connection in (whole, starting):
+    for connection, more in ((whole, {}), (starting, {"not_run": "environment"})):  # the first one had begun
         response = connection.getresponse()
         same((response.status, response.getheader("connection"), response.getheader("retry-after")), (503, "close", "1"))
-        same(json.loads(response.read())["error"], {"code": "unavailable", "message": "the server is stopping"})
+        same(json.loads(response.read())["error"], {"code": "unavailable", "message": "the server is stopping", **more})
     let_go.set()
     same(a.wait(), 0, "exit code")
     need(a.lines("drain_over"), "it says so")
@@ -669,6 +669,66 @@ def errors_have_their_status():
         same(client.ask("POST", f"/v1/sessions/{session}/renew", bad).status, 400, bad)
     a.stop()
     engine.close()
+
+
+REASONS = ["request", "permission", "protocol", "unsupported", "isolation", "capacity", "environment"]
+
+
+def reason(answer):
+    need(answer.status >= 400 and set(answer.json["error"]) <= {"code", "message", "not_run"}, answer)
+    return answer.json["error"].get("not_run")
+
+
+def errors_say_why_nothing_ran():
+    engine = FakeEngine()
+    a = Api(engine.path)
+    client = Client(a)
+    session = client.session("reasons")
+    path = f"/v1/sessions/{session}/exec"
+    kinds = ({}, {"stream": True}, {"output_encoding": "base64"})
+    # What the engine says, and nothing where it says nothing, or something that this program does not know.
+    for number, name in [(0, None), *enumerate(REASONS, 1), (len(REASONS) + 1, None)]:
+        engine.create_error = (-2, "no", number)
+        same(reason(client.ask("POST", "/v1/sessions", {"key": f"reason {number}"})), name, f"{number}, a create")
+        engine.scripts["refused"] = (-2, "no", number)
+        for kind in kinds:
+            same(reason(client.ask("POST", path, {"command": "refused", **kind})), name, f"{number}, {kind}")
+    # A session whose sandbox has gone: the reason why it gets no other one is the command's.
+    engine.create_error = (-1, "full", REASONS.index("capacity") + 1)
+    engine.hang_up()
+    eventually(lambda: reason(client.ask("POST", path, {"command": "true"})) == "capacity", "the engine's reason")
+    engine.create_error = None
+    # What this program refuses by itself.
+    same(reason(client.ask("POST", path, {})), "request")
+    same(reason(client.ask("POST", path, b"{")), "request")
+    same(reason(client.ask("POST", "/v1/sessions/none/exec", {"command": "true"})), "request")
+    same(reason(client.ask("POST", "/v1/sessions", {"key": "x", "nonsense": 1})), "request")
+    same(reason(client.ask("POST", "/v1/sessions", {"key": "reasons", "memory_mib": 77})), "request", "a conflict")
+    # What may have run has none.
+    waiting = client.connection()
+    before = len(engine.execs)
+    waiting.request("POST", path, body=json.dumps({"command": "hang"}))
+    eventually(lambda: len(engine.execs) > before, "it runs")
+    engine.hang_up()
+    response = waiting.getresponse()
+    body = json.loads(response.read())
+    same((response.status, set(body["error"])), (503, {"code", "message"}), body)
+    waiting.close()
+    # What runs nothing anyway has none.
+    for method, where, ask in (("POST", f"/v1/sessions/{session}/renew", {}), ("GET", "/v1/sessions/none", None), ("GET", "/none", None),
+                               ("GET", f"/v1/sessions/{session}/exec/none", None)):
+        same(reason(client.ask(method, where, ask)), None, where)
+    a.stop()
+    engine.close()
+
+
+def who_may_not_is_told_so():
+    a = Api(ENGINE.path, tcp=True, tokens=entry("alice", TOKEN), settings={"max_sessions": 1})
+    same(reason(Client(a, OTHER).ask("POST", "/v1/sessions", {"key": "x"})), "permission")
+    peer = Client(a, TOKEN)
+    peer.session("one")
+    same(reason(peer.ask("POST", "/v1/sessions", {"key": "two"})), "capacity")
+    a.stop()
 
 
 def everything_is_counted_and_logged():
@@ -883,7 +943,7 @@ run_cases([refuses_to_start, a_file_names_listeners, tokens_are_files_of_digests
            bad_requests_are_refused, requests_follow_each_other, a_thousand_requests_ahead_are_answered, methods_and_paths,
            continue_is_said_when_a_body_is_wanted, bodies_have_a_limit, json_is_read_strictly, slow_clients_end,
            connections_have_a_limit, it_drains, a_forced_end_comes_and_is_clean, who_still_waits_is_told_that_it_stops,
-           an_answer_that_is_being_taken_is_not_cut_by_a_drain, who_sends_ahead_keeps_nobody_busy, an_engine_that_stays_away_ends_it, errors_have_their_status,
+           an_answer_that_is_being_taken_is_not_cut_by_a_drain, who_sends_ahead_keeps_nobody_busy, an_engine_that_stays_away_ends_it, errors_have_their_status, errors_say_why_nothing_ran, who_may_not_is_told_so,
            everything_is_counted_and_logged, many_at_once, attaching_and_renewing_are_uses, an_idle_session_gets_a_sandbox_by_attaching,
            settings_have_their_defaults, fields_reach_the_engine, what_fails_before_it_starts_is_no_stream,
            a_long_silence_outlives_the_timeouts, keys_have_their_time,

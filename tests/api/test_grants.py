@@ -100,6 +100,7 @@ def begin():
 def execute(who, command, status=200, **fields):
     answer = World.clients[who].ask("POST", f"/v1/sessions/{World.sessions[who]}/exec", {"command": command, **fields})
     same(answer.status, status, f"{answer}")
+    same(answer.json.get("error", {}).get("not_run"), {200: None, 400: "request", 403: "permission"}[status], f"{answer}")
     return answer.json
 
 

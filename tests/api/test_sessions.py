@@ -48,6 +48,36 @@ FIELDS = {"id", "key", "state", "template", "memory_mib", "vcpus", "ttl_seconds"
           "last_used_at", "expires_at", "sandbox_id", "isolation", "start"}
 
 
+TIERS = ["process", "container", "kernel", "vm"]
+
+
+def walls_have_a_floor():
+    client = Client(api())
+    made = client.good("POST", "/v1/sessions", {"key": "floor", "min_isolation": "process"}, 201).json
+    path = f"/v1/sessions/{made['id']}/exec"
+    mine = TIERS.index(made["isolation"])
+    for place, tier in enumerate(TIERS):
+        for kind in ({}, {"stream": True}, {"detach": True}):
+            ask = {"command": "touch /workspace/" + tier, "min_isolation": tier, **kind}
+            if place <= mine:
+                need(client.ask("POST", path, ask).status in (200, 202), f"{ask}")
+                continue
+            answer = client.ask("POST", path, ask)
+            same((answer.status, answer.json["error"].get("not_run")), (400, "isolation"), f"{ask}: {answer}")
+        answer = client.ask("POST", "/v1/sessions", {"key": "floor " + tier, "min_isolation": tier})
+        same(answer.status, 201 if place <= mine else 400, f"{tier}: {answer}")
+        if place > mine:
+            same(answer.json["error"].get("not_run"), "isolation", f"{answer}")
+    eventually(lambda: sorted(client.execute(made["id"], "ls /workspace")["stdout"].split()) == sorted(TIERS[:mine + 1]), "what ran")
+    same(client.ask("POST", "/v1/sessions", {"key": "floor", "min_isolation": "process"}).status, 200, "the same one")
+    for bad in ("", "none", "VM", 4, ["vm"]):
+        for where in ("/v1/sessions", path):
+            answer = client.ask("POST", where, {"command": "true", "min_isolation": bad} if where == path else {"min_isolation": bad})
+            same((answer.status, answer.json["error"].get("not_run")), (400, "request"), f"{bad} {where}")
+    for session in client.good("GET", "/v1/sessions").json["sessions"]:
+        client.good("DELETE", f"/v1/sessions/{session['id']}", status=204)
+
+
 def create_attaches_to_what_is_there():
     client = Client(api())
     answer = client.ask("POST", "/v1/sessions", {"key": "one", "memory_mib": 96, "env": {"A": "b c", "C": ""}, "ttl_seconds": 86400})
@@ -63,7 +93,7 @@ def create_attaches_to_what_is_there():
     same((again.status, again.json["id"], again.json["sandbox_id"]), (200, made["id"], made["sandbox_id"]))
     same(client.ask("POST", "/v1/sessions", {"key": "one", "env": {"C": "", "A": "b c"}, "memory_mib": 96}).status, 200, "the same")
     for other in ({"memory_mib": 64}, {"vcpus": 2}, {"template": "debian"}, {"env": {"A": "b c"}}, {"env": {"A": "x", "C": ""}},
-                  {"egress_deny_all": True}, {"egress_allow": ["a.example.org"]}, {"ttl_seconds": 5}):
+                  {"egress_deny_all": True}, {"egress_allow": ["a.example.org"]}, {"ttl_seconds": 5}, {"min_isolation": "process"}):
         answer = client.ask("POST", "/v1/sessions", {"key": "one", **other})
         same((answer.status, answer.code), (409, "conflict"), other)
     same(client.execute(made["id"], "echo \"$A|$C|\"")["stdout"], "b c||\n", "its variables")
@@ -197,6 +227,7 @@ def the_longest_unused_gives_way():
         stream.until("stdout")
     answer = client.ask("POST", f"/v1/sessions/{two}/exec", {"command": "true"})
     same((answer.status, answer.code, answer.headers["retry-after"]), (429, "pool_exhausted", "1"), "all are in use")
+    same(answer.json["error"]["not_run"], "capacity")
     same(client.ask("POST", "/v1/sessions", {"key": "four"}).status, 429)
     same(len(client.good("GET", "/v1/sessions").json["sessions"]), 3)
     held.pop(0).close()
@@ -331,7 +362,7 @@ def a_session_has_its_operations_for_itself():
         a.stop()
 
 
-run_cases([create_attaches_to_what_is_there, what_cannot_be_had_is_refused, a_workspace_outlives_everything, somebody_elses_is_none,
+run_cases([create_attaches_to_what_is_there, walls_have_a_floor, what_cannot_be_had_is_refused, a_workspace_outlives_everything, somebody_elses_is_none,
            renewals_add_time, idle_sandboxes_are_reclaimed, the_longest_unused_gives_way, many_want_few_places, a_delete_ends_what_runs,
            deletes_and_creates_at_once, sessions_have_a_number, a_session_has_its_operations_for_itself,
            fifty_run_at_once])

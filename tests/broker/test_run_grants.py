@@ -29,6 +29,7 @@ PROFILES = {
     "few": {**API, "allow_in_sessions": True, "max_calls": 3},
     "many": {**API, "allow_in_sessions": True, "max_calls": 1000, "advice": "caller", "batch_of": {"GET /echo": ["GET /echo/*"]}},
     "budget": {**API, "allow_in_sessions": True, "max_calls": 50},
+    "wide": {**API, "allow_in_sessions": True, "max_calls": 1000},
     "empty": {**API, "allow_in_sessions": True, "allow": []},
     "alices": {**API, "allow_in_sessions": True, "allowed_callers": ["alice"]},
     "nobodys": {**API, "allow_in_sessions": True, "allowed_callers": ["mallory"]},
@@ -41,7 +42,7 @@ PROFILES = {
 SYSTEM = whole.System(WORLD, "grants", {"credentials.conf": "keyed.example.org = Bearer another\n",
                                         "grants.json": json.dumps({"profiles": PROFILES})},
                       ["principal_uids=0", "allowed_uids=*", "egress_ceiling=*.example.org"],
-                      env={"GRANT_KEY": KEY, "GRANT_HMAC": "0123456789abcdef0123456789abcdef"})
+                      ["api_idle_ms=600000"], env={"GRANT_KEY": KEY, "GRANT_HMAC": "0123456789abcdef0123456789abcdef"})
 os.chmod(SYSTEM.folder, 0o755)
 CLIENT = SYSTEM.client()
 FORBIDDEN = "forbidden by sandbox capability allowlist"
@@ -149,6 +150,69 @@ def smuggled_heads_reach_nobody():
         out, _ = raw(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         need(" 403 " in out.split("\r\n")[0] and FORBIDDEN in out, f"{target}: {out!r}")
     same(len(WORLD.origin.seen), before, "requests of which nothing may arrive")
+
+
+def half_a_close_is_no_end():
+    """A client that says that it will ask nothing more still gets its answer, whole, and then the end."""
+    script = """
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect('/run/host-api.sock')
+s.sendall(b'GET /bytes/300000 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
+s.shutdown(socket.SHUT_WR)
+answer = b''.join(iter(lambda: s.recv(65536), b''))
+head, _, body = answer.partition(b'\\r\\n\\r\\n')
+print(head.split()[1].decode(), len(body))"""
+    same(runs(f"python3 - <<'X'\n{script}\nX")[0], "200 300000\n")
+
+
+def large_bodies_go_both_ways():
+    script = """
+import hashlib, http.client, socket, json
+body = json.dumps('0123456789abcdef' * 60000).encode()
+for n in range(3):
+    c = http.client.HTTPConnection('x')
+    c.sock = socket.socket(socket.AF_UNIX)
+    c.sock.connect('/run/host-api.sock')
+    c.request('POST', '/echo', body=body)
+    r = c.getresponse()
+    r.read()
+    c.request('GET', '/bytes/4000000')
+    s = c.getresponse()
+    print(r.status, len(body), s.status, len(s.read()))"""
+    before = len(WORLD.origin.seen)
+    same(runs(f"python3 - <<'X'\n{script}\nX")[0], "200 960002 200 4000000\n" * 3)
+    same(len(WORLD.origin.seen) - before, 6)
+
+
+def connections_beyond_32_wait():
+    """More than a line, or a machine, has at once wait, and are served when others end."""
+    script = """
+import select, socket
+def wire():
+    s = socket.socket(socket.AF_UNIX)
+    s.connect('/run/host-api.sock')
+    return s
+def ask(s):
+    s.sendall(b'GET /echo/1 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
+def status(s):
+    answer = b''
+    while b'\\r\\n\\r\\n' not in answer: answer += s.recv(65536)
+    return answer.split()[1].decode()
+many = [wire() for _ in range(32)]
+def called(s):
+    ask(s)
+    return status(s)
+print({called(s) for s in many})
+late = [wire() for _ in range(8)]
+for s in late: ask(s)
+print(len(select.select(late, [], [], 0.5)[0]))
+for s in many[:8]: s.close()
+print([status(s) for s in late])"""
+    for _ in range(2):
+        out = runs(f"python3 - <<'X'\n{script}\nX", "wide")[0]
+        same(out.split("\n")[1:3], ["0", str(["200"] * 8)], out)
+        need(out.startswith("{'200'"), out)
 
 
 # ---- selecting ----
@@ -510,6 +574,7 @@ def a_new_broker_has_the_lines_and_no_grants():
 
 CASES = [no_grant_means_no_line, a_command_calls_its_routes, clients_of_all_kinds, the_profiles_text_is_beside_the_socket,
          the_key_is_nowhere_in_the_room, everything_but_method_path_and_body_is_ignored, smuggled_heads_reach_nobody,
+         half_a_close_is_no_end, large_bodies_go_both_ways, connections_beyond_32_wait,
          unknown_forbidden_and_unauthenticated_are_the_same, an_empty_list_reaches_nothing,
          a_sandbox_can_have_a_grant_for_all_its_life, only_some_may_speak_for_others, names_have_a_longest, between_commands_the_line_answers_503,
          a_profile_must_allow_sessions, what_was_left_running_can_use_a_later_grant_and_no_other_time,

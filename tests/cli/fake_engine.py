@@ -63,7 +63,8 @@ def exec_result(out=b"", err=b"", code=0, signal=0, timed_out=0, limit=0, oom=0,
 
 
 class Engine:
-    """`refuse`: (code, text) answered to every connection.  `create_error`: (code, text) answered to creates."""
+    """`refuse`: (code, text) answered to every connection.  `create_error`: (code, text) answered to creates.
+    Where there is (code, text), there may be (code, text, number of the reason why nothing ran)."""
 
     def __init__(self):
         self.dir = tempfile.mkdtemp(prefix="fake-engine-")
@@ -123,8 +124,8 @@ class Engine:
             self.gone += 1
 
     @staticmethod
-    def error(message, code, text, keep_id=True):
-        body = field(1, code) + field(2, text)
+    def error(message, code, text, not_run=0, keep_id=True):
+        body = field(1, code) + field(2, text) + field(3, not_run)
         return field(ERROR, body) + field(REQUEST_ID, message[REQUEST_ID][0] if keep_id else 0)
 
     @staticmethod

@@ -4,11 +4,14 @@
 #include "base/clock.h"
 #include "sys/fdpass.h"
 #include "unit.h"
+#include "wire/grant_trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -39,7 +42,10 @@ static void forget_all(struct played_broker *b)
 {
     pthread_mutex_lock(&b->lock);
     memset(b->sandbox, 0, sizeof b->sandbox);
+    memset(b->line, 0, sizeof b->line);
     atomic_store(&b->served, 0);
+    atomic_store(&b->has_lines, 0);
+    atomic_store(&b->has_grants, 0);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -69,6 +75,98 @@ static int take_away(struct played_broker *b, uint32_t id)
     return 0;
 }
 
+// ---- lines and grants ----
+
+static int find_line(struct played_broker *b, uint32_t sandbox)
+{
+    for (int i = 0; i < PLAYED_LINES_MAX; i++)
+        if (b->line[i].sandbox == sandbox)
+            return i;
+    return -1;
+}
+
+static int on_line(struct played_broker *b, const struct broker_request *q)
+{
+    int place = find_line(b, q->sandbox_id);
+    if (q->op == BROKER_OP_LINE_ADD && place < 0) {
+        place = find_line(b, 0);
+        b->line[place].sandbox = q->sandbox_id;
+        atomic_fetch_add(&b->has_lines, 1);
+        return 0;
+    }
+    if (q->op == BROKER_OP_LINE_ADD || place < 0)
+        return place < 0 ? -ENOENT : -EEXIST;
+    if (b->line[place].grant != 0)
+        atomic_fetch_sub(&b->has_grants, 1);
+    memset(&b->line[place], 0, sizeof b->line[place]);
+    atomic_fetch_sub(&b->has_lines, 1);
+    return 0;
+}
+
+static int on_grant(struct played_broker *b, const struct broker_request *q)
+{
+    int place = find_line(b, q->sandbox_id);
+    if (place < 0)
+        return -ENOENT;
+    bool opens = q->op == BROKER_OP_GRANT_OPEN;
+    if (opens ? b->line[place].grant != 0 : b->line[place].grant != q->grant.grant_id)
+        return opens ? -EBUSY : -ENOENT;
+    b->line[place].grant = opens ? q->grant.grant_id : 0;
+    if (opens)
+        b->last_grant = q->grant;
+    atomic_fetch_add(&b->has_grants, opens ? 1 : -1);
+    return 0;
+}
+
+static int on_order(struct played_broker *b, const struct broker_request *q)
+{
+    int error = atomic_load(&b->order_error[q->op]);
+    if (error == 0)
+        error = q->op == BROKER_OP_LINE_ADD || q->op == BROKER_OP_LINE_REMOVE ? on_line(b, q) : on_grant(b, q);
+    atomic_fetch_add(&b->orders[q->op], 1);
+    return error;
+}
+
+// The memfd of a grant's beginning or end, or something else than that.
+static int make_file(struct played_broker *b, bool opened)
+{
+    static const char preload[] = "// played\n";
+    static struct {
+        struct grant_trace_head head;
+        struct grant_row row[PLAYED_ROWS];
+    } trace;
+    struct {
+        struct broker_opened head;
+        char text[sizeof preload - 1];
+    } open = {.head = {.max_calls = 256, .preload = sizeof open.text}};
+    memcpy(open.text, preload, sizeof open.text);
+    trace.head = (struct grant_trace_head){.rows = PLAYED_ROWS, .calls = 5, .denied = 2};
+    for (uint32_t i = 0; i < PLAYED_ROWS; i++)
+        trace.row[i] = (struct grant_row){.sequence = i + 1, .status = 200, .delivered = 1, .method = "GET", .route = "/a/*"};
+    size_t n = opened ? sizeof open.head + sizeof open.text : sizeof trace;
+    enum played_file kind = (enum played_file)atomic_load(&b->file);
+    if (kind == FILE_COUNTS) {
+        open.head.preload = BROKER_PRELOAD_MAX + 1;
+        trace.head.rows = GRANT_ROWS_MAX + 1;
+    }
+    if (kind == FILE_TEXT) {
+        memset(open.head.guard_token, 'x', sizeof open.head.guard_token);
+        memset(trace.row[1].route, 'x', sizeof trace.row[1].route);
+    }
+    int pair[2];
+    if (kind == FILE_PIPE) {
+        assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
+        close(pair[1]);
+        return pair[0];
+    }
+    int fd = memfd_create("played", MFD_CLOEXEC);
+    n = kind == FILE_EMPTY ? 0 : kind == FILE_SHORT ? n - 1 : n;
+    assert_int_equal(write(fd, opened ? (const void *)&open : (const void *)&trace, n), n);
+    if (kind == FILE_LONG)
+        assert_int_equal(write(fd, "x", 1), 1);
+    return fd;
+}
+
 static void act(struct desk *d, const struct broker_request *q, unsigned fds, struct broker_reply *reply)
 {
     struct played_broker *b = d->b;
@@ -82,6 +180,8 @@ static void act(struct desk *d, const struct broker_request *q, unsigned fds, st
     } else if (q->op == BROKER_OP_ADD) {
         reply->error = add(b, q, fds);
         atomic_fetch_add(&b->adds, 1);
+    } else if (q->op >= BROKER_OP_LINE_ADD) {
+        reply->error = on_order(b, q);
     } else {
         reply->error = take_away(b, q->sandbox_id);
         atomic_fetch_add(&b->removes, 1);
@@ -108,8 +208,14 @@ static void answer(struct desk *d, struct broker_reply *reply)
         char more;
     } packet = {.reply = *reply};
     size_t n = sizeof packet.reply, fds = 0;
-    int wrong = atomic_load(&d->b->wrong);
-    if ((reply->op == BROKER_OP_HELLO) != (wrong == WRONG_VERSION || wrong == WRONG_REFUSED))
+    int wrong = atomic_load(&d->b->wrong), only = atomic_load(&d->b->wrong_op);
+    bool greets = reply->op == BROKER_OP_HELLO;
+    bool has_file = reply->error == 0 && (reply->op == BROKER_OP_GRANT_OPEN || reply->op == BROKER_OP_GRANT_CLOSE);
+    cleanup_fd int file = has_file ? make_file(d->b, reply->op == BROKER_OP_GRANT_OPEN) : -1;
+    fds = has_file;
+    if (only != 0 && !greets && only != (int)reply->op)
+        wrong = WRONG_NOTHING;
+    if (greets != (wrong == WRONG_VERSION || wrong == WRONG_OLD || wrong == WRONG_REFUSED))
         wrong = WRONG_NOTHING;
     switch ((enum played_wrong)wrong) {
     case WRONG_ID:
@@ -127,11 +233,17 @@ static void answer(struct desk *d, struct broker_reply *reply)
     case WRONG_SIGN:
         packet.reply.error = EIO;
         break;
+    case WRONG_HUGE:
+        packet.reply.error = INT32_MIN;
+        break;
     case WRONG_TEXT:
         memset(packet.reply.detail, 'x', sizeof packet.reply.detail);
         break;
     case WRONG_FD:
-        fds = 1;
+        fds = !has_file;
+        break;
+    case WRONG_OLD:
+        packet.reply.version--;
         break;
     case WRONG_VERSION:
         packet.reply.version++;
@@ -140,12 +252,12 @@ static void answer(struct desk *d, struct broker_reply *reply)
         packet.reply.error = -EPROTONOSUPPORT;
         break;
     case WRONG_TWICE:
-        fdpass_send(d->line, &packet, n, NULL, 0);
+        fdpass_send(d->line, &packet, n, &file, fds);
         break;
     case WRONG_NOTHING:
         break;
     }
-    fdpass_send(d->line, &packet, n, fds > 0 ? &d->listener : NULL, fds);
+    fdpass_send(d->line, &packet, n, has_file ? &file : &d->listener, fds);
 }
 
 static void release_held(struct desk *d)
@@ -265,6 +377,14 @@ bool played_broker_serves(struct played_broker *b, uint32_t id, char token[BROKE
     }
     pthread_mutex_unlock(&b->lock);
     return place >= 0;
+}
+
+struct broker_grant played_broker_last_grant(struct played_broker *b)
+{
+    pthread_mutex_lock(&b->lock);
+    struct broker_grant last = b->last_grant;
+    pthread_mutex_unlock(&b->lock);
+    return last;
 }
 
 struct broker_add played_broker_last(struct played_broker *b, unsigned *ret_fds)

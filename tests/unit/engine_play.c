@@ -400,6 +400,24 @@ static void report_pong(struct stage *s, unsigned slot, uint64_t nonce)
     report(s, slot, &message);
 }
 
+static void on_host_api(struct stage *s, unsigned slot)
+{
+    atomic_fetch_add(&s->play->agent_lines, 1);
+    if (atomic_load(&s->play->line_kills)) {
+        stage_end_slot(s, slot, 1 << 8, false);
+        return;
+    }
+    if (atomic_load(&s->play->mute_lines))
+        return;
+    Sandbox__Agent__HostApiReady ready = SANDBOX__AGENT__HOST_API_READY__INIT;
+    ready.error_number = (uint32_t)atomic_load(&s->play->line_error);
+    ready.message = (char *)(ready.error_number != 0 ? "as the test wanted" : "");
+    Sandbox__Agent__Report message = SANDBOX__AGENT__REPORT__INIT;
+    message.report_case = SANDBOX__AGENT__REPORT__REPORT_HOST_API;
+    message.host_api = &ready;
+    report(s, slot, &message);
+}
+
 static void ask_to_expire(struct stage *s, unsigned slot)
 {
     Sandbox__Agent__MayExpire question = SANDBOX__AGENT__MAY_EXPIRE__INIT;
@@ -496,6 +514,12 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
         atomic_fetch_add(&s->play->pings, 1);
         if (!atomic_load(&s->play->mute_pings))
             report_pong(s, slot, command->ping->nonce);
+    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API) {
+        // On the vm tier its end comes with the init's own pair.
+        close_fd(&fd);
+        on_host_api(s, slot);
+    } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API_PRELOAD) {
+        atomic_fetch_add(&s->play->preload_parts, 1);
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND) {
         atomic_fetch_add(&s->play->suspends, 1);
         note_told(s->play, 's');

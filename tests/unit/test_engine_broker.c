@@ -329,8 +329,8 @@ static void wrong_answers_end_the_line_and_nothing_else(void **state)
 {
     begin(ARGS("--set", "pool_auto=0"));
     uint32_t id = create(NULL);
-    static const enum played_wrong wrongs[] = {WRONG_ID,   WRONG_OP,   WRONG_SHORT, WRONG_LONG,
-                                               WRONG_SIGN, WRONG_TEXT, WRONG_FD,    WRONG_TWICE};
+    static const enum played_wrong wrongs[] = {WRONG_ID,   WRONG_OP,   WRONG_SHORT, WRONG_LONG, WRONG_SIGN,
+                                               WRONG_HUGE, WRONG_TEXT, WRONG_FD,    WRONG_TWICE};
     for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
         unsigned hellos = broker->hellos;
         broker->wrong = wrongs[i];
@@ -347,8 +347,8 @@ static void wrong_answers_end_the_line_and_nothing_else(void **state)
 
 static void a_broker_of_another_version_is_none(void **state)
 {
-    static const enum played_wrong wrongs[] = {WRONG_VERSION, WRONG_REFUSED};
-    for (size_t i = 0; i < 2; i++) {
+    static const enum played_wrong wrongs[] = {WRONG_VERSION, WRONG_OLD, WRONG_REFUSED};
+    for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
         rig = rig_launch(ARGS("--set", "pool_auto=0"), NULL);
         broker = played_broker_new(rig);
         broker->wrong = wrongs[i];

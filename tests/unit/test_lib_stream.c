@@ -26,6 +26,8 @@ struct world {
     Sandbox__StreamRequest__OpCase op;
     bool terminal, open_stdin;
     uint32_t rows, cols;
+    uint32_t floor;
+    char grant[32], principal[32];
 };
 
 static void close_agent(struct world *w)
@@ -46,6 +48,10 @@ static void handle(struct fake_peer *peer, const Sandbox__ClientMessage *m, void
         return;
     }
     w->op = m->stream->op_case;
+    w->floor = m->stream->min_isolation;
+    snprintf(w->grant, sizeof w->grant, "%s", m->stream->grant_profile);
+    bool given = m->stream->opt_principal_case == SANDBOX__STREAM_REQUEST__OPT_PRINCIPAL_PRINCIPAL;
+    snprintf(w->principal, sizeof w->principal, "%s", given ? m->stream->principal : "not given");
     if (w->op == SANDBOX__STREAM_REQUEST__OP_EXEC) {
         w->terminal = m->stream->exec->terminal != NULL;
         w->open_stdin = m->stream->exec->open_stdin;
@@ -374,6 +380,22 @@ static void a_spawn_gives_the_process(void **state)
     assert_int_equal(w->op, SANDBOX__STREAM_REQUEST__OP_SPAWN);
     assert_int_equal(id, 7);
     pthread_join(agent, NULL);
+    assert_int_equal(w->floor, 0);
+    assert_string_equal(w->principal, "not given");
+    close_agent(w);
+    // What it asks for goes along, also what the engine refuses: nothing is dropped on the way.
+    spec.min_isolation = SANDBOX_ISOLATION_VM;
+    spec.grant_profile = "inventory";
+    spec.principal = "alice";
+    assert_int_equal(pthread_create(&agent, NULL, start_process, w), 0);
+    assert_int_equal(sandbox_spawn(w->h, &spec, NULL, &id), SANDBOX_OK);
+    pthread_join(agent, NULL);
+    assert_int_equal(w->floor, SANDBOX_ISOLATION_VM);
+    assert_string_equal(w->grant, "inventory");
+    assert_string_equal(w->principal, "alice");
+    spec.min_isolation = SANDBOX_ISOLATION_VM + 1;
+    assert_int_equal(sandbox_spawn(w->h, &spec, NULL, &id), SANDBOX_ERR_INVALID_SPEC);
+    spec.min_isolation = 0;
     sandbox_spawn_options_t bad[] = {{.terminal = 3}, {.open_stdin = 2}, {.ring_bytes = 262145}, {.reserved = {1}}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(sandbox_spawn(w->h, &spec, &bad[i], &id), SANDBOX_ERR_INVALID_SPEC);

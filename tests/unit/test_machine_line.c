@@ -10,10 +10,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,7 +28,7 @@ struct world {
     int monitor;  // its end of the dial socket
     int machine;  // the far end of the control line, once the machine has called
     struct agent_line *line;
-    int up, configured, prepared, ended, reason;
+    int up, configured, prepared, host_api, ended, reason;
     uint64_t stream_ended;
 };
 
@@ -77,6 +79,14 @@ static void on_end(void *arg, int reason)
     stop(w);
 }
 
+static void on_host_api(void *arg, uint32_t error_number, const char *message)
+{
+    (void)message;
+    struct world *w = arg;
+    w->host_api += error_number == 0;
+    stop(w);
+}
+
 static void on_late(void *arg)
 {
     (void)arg;
@@ -100,6 +110,7 @@ static void begin(struct world *w)
         .on_prepared = on_prepared,
         .on_pong = on_pong,
         .on_stream_ended = on_stream_ended,
+        .on_host_api = on_host_api,
         .on_end = on_end,
     };
     *w = (struct world){.machine = -1};
@@ -281,6 +292,132 @@ static void a_monitor_that_lies_ends_the_line(void **state)
     finish(&w);
 }
 
+static Sandbox__Agent__Command *read_command(struct world *w)
+{
+    uint8_t head[4], body[512];
+    struct pollfd p = {.fd = w->machine, .events = POLLIN};
+    assert_int_equal(poll(&p, 1, WAIT_MS), 1);
+    assert_int_equal(recv(w->machine, head, 4, MSG_WAITALL), 4);
+    size_t n = (size_t)head[2] << 8 | head[3];
+    assert_true(n <= sizeof body);
+    assert_int_equal(recv(w->machine, body, n, MSG_WAITALL), n);
+    Sandbox__Agent__Command *command = sandbox__agent__command__unpack(NULL, n, body);
+    assert_non_null(command);
+    return command;
+}
+
+// ---- the line to route grants ----
+
+// The monitor passes on a connection to a port; the guest's end of it.
+static int guest_calls(struct world *w, uint32_t port)
+{
+    int pair[2];
+    const uint8_t bytes[4] = {(uint8_t)port, (uint8_t)(port >> 8), (uint8_t)(port >> 16), (uint8_t)(port >> 24)};
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(fdpass_send(w->monitor, bytes, sizeof bytes, &pair[0], 1), sizeof bytes);
+    close(pair[0]);
+    return pair[1];
+}
+
+static void on_turn(void *arg)
+{
+    stop(arg);
+}
+
+// Has the line take all that the monitor passed on.
+static void settle(struct world *w)
+{
+    uint64_t give_up = mono_ns() + WAIT_MS * NS_PER_MS;
+    int unread = 1;
+    while (unread > 0) {
+        assert_true(mono_ns() < give_up);
+        struct timer turn;
+        timer_init(&turn, on_turn, w);
+        timer_set(w->loop, &turn, mono_ns() + NS_PER_MS / 10);
+        assert_int_equal(loop_run(w->loop), 0);
+        timer_cancel(w->loop, &turn);
+        assert_int_equal(ioctl(w->monitor, SIOCOUTQ, &unread), 0);
+    }
+}
+
+static bool is_closed(int fd)
+{
+    char byte;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1 && recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+// A byte and a connection come over the feed; what is said at one end is heard at the other.
+static bool is_fed(int feed, int guest)
+{
+    char byte;
+    int fds[1];
+    size_t count = 1;
+    if (fdpass_recv(feed, &byte, 1, fds, &count) != 1 || count != 1)
+        return false;
+    cleanup_fd int fd = fds[0];
+    return send(guest, "x", 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1 && byte == 'x';
+}
+
+static void calls_of_a_guest_go_to_the_feed(void **state)
+{
+    struct world w;
+    int pair[2];
+    begin(&w);
+    call_in(&w);
+    wait_for_event(&w);
+    // Without a line, nobody is there; nor at another port, ever.
+    cleanup_fd int early = guest_calls(&w, HOST_API_VSOCK_PORT);
+    settle(&w);
+    assert_true(is_closed(early));
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    cleanup_fd int broker = pair[0], agent = pair[1];
+    assert_int_equal(fcntl(agent, F_SETFL, 0), 0);
+    assert_int_equal(agent_line_host_api(w.line, agent), 0);
+    assert_int_equal(agent_line_host_api(w.line, agent), -EALREADY);
+    Sandbox__Agent__Command *command = read_command(&w);
+    assert_int_equal(command->command_case, SANDBOX__AGENT__COMMAND__COMMAND_HOST_API);
+    sandbox__agent__command__free_unpacked(command, NULL);
+    Sandbox__Agent__HostApiReady ready = SANDBOX__AGENT__HOST_API_READY__INIT;
+    Sandbox__Agent__Report report = SANDBOX__AGENT__REPORT__INIT;
+    report.report_case = SANDBOX__AGENT__REPORT__REPORT_HOST_API;
+    report.host_api = &ready;
+    say(&w, &report);
+    wait_for_event(&w);
+    assert_int_equal(w.host_api, 1);
+    static const uint32_t others[] = {
+        0,         1, AGENT_VSOCK_PORT, HOST_API_VSOCK_PORT + 1, HOST_API_VSOCK_PORT | 1 << 16, HOST_API_VSOCK_PORT | 1U << 31,
+        UINT32_MAX};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        cleanup_fd int other = guest_calls(&w, others[i]);
+        settle(&w);
+        assert_true(is_closed(other));
+    }
+    cleanup_fd int guest = guest_calls(&w, HOST_API_VSOCK_PORT);
+    settle(&w);
+    assert_true(is_fed(broker, guest));
+    // A broker that takes none of them costs the guest its connections, and the engine no time.
+    enum { MANY = 4096 };
+    unsigned closed = 0, fed = 0;
+    while (closed == 0 && fed++ < MANY) {
+        cleanup_fd int one = guest_calls(&w, HOST_API_VSOCK_PORT);
+        settle(&w);
+        closed += is_closed(one);
+    }
+    assert_int_equal(closed, 1);
+    assert_int_equal(w.ended, 0);
+    // One that went away: closed, and nothing else ends.
+    close_fd(&broker);
+    cleanup_fd int late = guest_calls(&w, HOST_API_VSOCK_PORT);
+    settle(&w);
+    assert_true(is_closed(late));
+    // Readiness that nobody asked for is a lie.
+    say(&w, &report);
+    wait_for_event(&w);
+    assert_int_equal(w.reason, -EPROTO);
+    finish(&w);
+}
+
 static void say_identified_with(struct world *w, uint32_t error_number, bool line, bool volume)
 {
     Sandbox__Agent__Identified identified = SANDBOX__AGENT__IDENTIFIED__INIT;
@@ -297,20 +434,6 @@ static void say_identified_with(struct world *w, uint32_t error_number, bool lin
 static void say_identified(struct world *w, uint32_t error_number)
 {
     say_identified_with(w, error_number, false, false);
-}
-
-static Sandbox__Agent__Command *read_command(struct world *w)
-{
-    uint8_t head[4], body[512];
-    struct pollfd p = {.fd = w->machine, .events = POLLIN};
-    assert_int_equal(poll(&p, 1, WAIT_MS), 1);
-    assert_int_equal(recv(w->machine, head, 4, MSG_WAITALL), 4);
-    size_t n = (size_t)head[2] << 8 | head[3];
-    assert_true(n <= sizeof body);
-    assert_int_equal(recv(w->machine, body, n, MSG_WAITALL), n);
-    Sandbox__Agent__Command *command = sandbox__agent__command__unpack(NULL, n, body);
-    assert_non_null(command);
-    return command;
 }
 
 // Whatever was said before: the identity comes first, stamped when the machine called, and another each time.
@@ -455,6 +578,7 @@ int main(void)
         cmocka_unit_test(a_clone_without_identity_ends_the_line),
         cmocka_unit_test(a_clone_is_told_of_its_line_and_its_volume),
         cmocka_unit_test(a_template_is_prepared),
+        cmocka_unit_test(calls_of_a_guest_go_to_the_feed),
     };
     return cmocka_run_group_tests_name("machine_line", tests, NULL, NULL);
 }
