@@ -3,8 +3,9 @@
 //     asked for -> (loading: on a worker) -> loaded -> each that waits is started as a clone -> ... -> let go
 //
 // A loaded snapshot holds its memory in a sealed memfd, which its forks share.  Beyond FORKS_LOADED_MAX, or
-// template_memory_mib, those used longest ago are let go, and so is one that was deleted; forks that run keep theirs.  A suspended machine is loaded when it
-// comes back, for itself alone. One that is damaged, another's, or of another host is refused by name, and nothing runs of it.
+// template_memory_mib, those used longest ago are let go, and so is one that was deleted; forks that run keep theirs.  A
+// suspended machine is loaded when it comes back, for itself alone. One that is damaged, another's, or of another host is
+// refused by name, and nothing runs of it.
 #ifndef ENGINE_ISOLATION_VM_FORK_H
 #define ENGINE_ISOLATION_VM_FORK_H
 
