@@ -89,7 +89,7 @@ static void take_state(int vm, int vcpu)
     need(ioctl(vcpu, KVM_GET_REGS, &saved.regs), "KVM_GET_REGS");
     need(ioctl(vcpu, KVM_GET_SREGS, &saved.sregs), "KVM_GET_SREGS");
     saved.has_xsave = ioctl(vcpu, KVM_GET_XSAVE, &saved.xsave) == 0;
-    saved.has_xcrs = ioctl(vcpu, KVM_GET_XCRS, &saved.xcrs) == 0;
+    saved.has_xcrs = ioctl(vcpu, KVM_GET_XCRS, &saved.xcrs) == 0 && saved.xcrs.nr_xcrs > 0;
     need(ioctl(vcpu, KVM_GET_DEBUGREGS, &saved.debug), "KVM_GET_DEBUGREGS");
     need(ioctl(vcpu, KVM_GET_LAPIC, &saved.lapic), "KVM_GET_LAPIC");
     probe_msrs(vcpu);

@@ -21,8 +21,16 @@ os.environ.setdefault("SANDBOX_BUILD", os.path.join(ROOT, "build"))
 os.environ.setdefault("SANDBOX_TEST_TEMPLATE", "busybox")
 sys.path.insert(0, os.path.join(ROOT, "tests/system"))
 BUILD = os.path.realpath(os.environ["SANDBOX_BUILD"])
+MIB = 1 << 20
 MEMORY_MIB, DISK_MIB = 128, 256
 RAM_MIB = 260  # what the jailer makes of it: src/jailer/vm.h
+
+
+def disk_mib(image):
+    """What the jailer makes of it, likewise."""
+    return -(-os.path.getsize(image) // MIB) + DISK_MIB + DISK_MIB // 32 + 8
+
+
 PATIENCE_S = 600
 
 
@@ -36,8 +44,9 @@ def ready(make, seconds=PATIENCE_S):
     raise RuntimeError("it took too long")
 
 
-def reply(client, **spec):
-    """Seconds from the create's request to its answer, and to the first command's; then it is destroyed.  And how it was started."""
+def reply(client, look=lambda: None, **spec):
+    """Seconds from the create's request to its answer, and to the first command's; `look` is called before it is destroyed.  And
+    how it was started."""
     start = time.monotonic()
     made = own_system.fields(client.answer(client.ask_create(memory=MEMORY_MIB, disk=DISK_MIB, **spec))[1])
     created = time.monotonic() - start
@@ -45,6 +54,7 @@ def reply(client, **spec):
     first = time.monotonic() - start
     if (code, number) != (0, 0):
         raise RuntimeError(f"true ended with {code}, {number}")
+    look()
     client.destroy(made[1])
     return created, first, made[4].decode() if isinstance(made[4], bytes) else made[4]
 
@@ -77,6 +87,12 @@ class Engine:
     def snapshot(self):
         folder = self.system.state + "-engine/booted"
         return os.path.join(folder, next(name for name in os.listdir(folder) if not name.startswith(".")))
+
+    def exits(self):
+        """Of the one machine that lives, as the host's KVM counts them; None where it cannot be read."""
+        import vm
+        counts = [vm.exits_of(pid) for pid in self.system.agents()]
+        return next((count for count in counts if count is not None), None)
 
     def end(self):
         self.client.close()
@@ -113,7 +129,7 @@ class Monitor:
                     "layer": os.open(snapshot + "/disk.delta", os.O_RDONLY),
                     "working-set": os.open(snapshot + "/working-set.bin", os.O_RDONLY), "disk": os.open(image, os.O_RDONLY)}
         self.options = ["--spare", "--memory-mib", str(RAM_MIB), "--vcpus", "1", "--vsock-port", "1024", "--disk-mib",
-                        str((os.path.getsize(image) >> 20) + 1 + DISK_MIB + DISK_MIB // 32 + 8)]
+                        str(disk_mib(image))]
 
     def start(self, *more):
         import socket
@@ -126,7 +142,10 @@ class Monitor:
         begun = time.monotonic()
         vm = vm_rig.Vm({**self.fds, "delta": delta, "proc": proc, "vsock": listener.fileno(), "vsock-out": theirs.fileno()},
                        [*self.options, *more])
-        vm.event(vm_rig.READY if more else vm_rig.STARTED)
+        try:
+            vm.event(vm_rig.READY if more else vm_rig.STARTED)
+        except EOFError:
+            raise RuntimeError(f"the monitor ended: {vm.last_words()} {vm.process.stderr.read()!r}") from None
         took = time.monotonic() - begun
         theirs.close()
         for fd in (delta, proc):
@@ -154,16 +173,17 @@ def bare(rounds):
 
 # ---- the peer ----------------------------------------------------------------------------------------------------------------
 
-def qemu(work, system):
-    """Seconds from the start of QEMU to the first reply, with the same kernel, initramfs and image."""
+def qemu(work, system, exits):
+    """Seconds from the start of QEMU to the first reply, with the same kernel, initramfs and image; its exits are added to a list."""
     import vm
     image = os.path.join(system.templates, own_system.TEMPLATE, "rootfs.ext4")
-    guest = vm.Qemu(work, system.templates + "/kernels/default", image,
-                    (os.path.getsize(image) >> 20) + 1 + DISK_MIB + DISK_MIB // 32 + 8)
+    guest = vm.Qemu(work, system.templates + "/kernels/default", image, disk_mib(image))
     try:
         guest.configure()
         guest.execute("/bin/true")
-        return time.monotonic() - guest.begun
+        took = time.monotonic() - guest.begun
+        vm.add(exits, vm.kernel_exits(guest))
+        return took
     finally:
         guest.end()
 
@@ -180,34 +200,32 @@ def kib(path, key):
         return next((int(line.split()[1]) for line in file if line.startswith(key + ":")), 0)
 
 
+def cost(taken, pids):
+    found = [pid for pid in pids if os.path.exists(f"/proc/{pid}/smaps_rollup")]
+    return {"n": len(found), "host_kib": taken // max(1, len(found)),
+            "own_kib": statistics.median(kib(f"/proc/{pid}/smaps_rollup", "Anonymous") for pid in found),
+            "page_tables_kib": statistics.median(kib(f"/proc/{pid}/status", "VmPTE") for pid in found)}
+
+
 def idle(engine, count):
-    """What each of `count` clones costs that wait to be claimed, and then each that has run a first command."""
-    def taken():
-        return kib("/proc/meminfo", "MemAvailable")
-
-    def each(before, pids):
-        found = [pid for pid in pids if os.path.exists(f"/proc/{pid}/smaps_rollup")]
-        return {"n": len(found), "host_kib": (before - taken()) // max(1, len(found)),
-                "own_kib": statistics.median(kib(f"/proc/{pid}/smaps_rollup", "Private_Dirty") for pid in found),
-                "page_tables_kib": statistics.median(kib(f"/proc/{pid}/status", "VmPTE") for pid in found)}
-
-    before = taken()
+    """What each of `count` clones costs that nothing has run in yet, and then that have run a first command."""
+    before = kib("/proc/meminfo", "MemAvailable")
     known = set(engine.system.agents())
-    sandboxes = []
-    for _ in range(count):
-        sandboxes.append(engine.client.create(memory=MEMORY_MIB, disk=DISK_MIB))
-        engine.client.execute(sandboxes[-1], "true")
+    sandboxes = [engine.client.create(memory=MEMORY_MIB, disk=DISK_MIB) for _ in range(count)]
     pids = [pid for pid in engine.system.agents() if pid not in known]
-    row = each(before, pids)
+    rows = {"new": cost(before - kib("/proc/meminfo", "MemAvailable"), pids)}
+    for sandbox in sandboxes:
+        engine.client.execute(sandbox, "true")
+    rows["used"] = cost(before - kib("/proc/meminfo", "MemAvailable"), pids)
     for sandbox in sandboxes:
         engine.client.destroy(sandbox)
-    return row
+    return rows
 
 
 def rate(engine, count):
     """Clones a second: `count` creates asked for at once, until the last is answered."""
     begun = time.monotonic()
-    asked = [engine.client.ask_create(memory=MEMORY_MIB, disk=DISK_MIB) for _ in range(count)]
+    asked = [engine.client.ask_create(memory=MEMORY_MIB, disk=DISK_MIB, wait_ms=PATIENCE_S * 500) for _ in range(count)]
     sandboxes = [engine.client.created(request) for request in asked]
     took = time.monotonic() - begun
     for sandbox in sandboxes:
@@ -221,20 +239,21 @@ KEYS = ("pool", "pool_create", "restored_reply", "restored_create", "qemu", "res
 
 
 def run(options, work, result):
+    import vm
     rows = result["seconds"]
     engine = Engine(os.path.join(work, "e"), 0)
     try:
         engine.await_template()
         monitor, peer = Monitor(engine), has_qemu()
         for _ in range(options.rounds):
-            created, first, how = reply(engine.client)
+            created, first, how = reply(engine.client, lambda: vm.add(result["exits"]["restored"], engine.exits()))
             if how != "restored":
                 raise RuntimeError(f"a create was {how}")
             rows["restored_create"].append(created)
             rows["restored_reply"].append(first)
             monitor.measure(rows)
             if peer:
-                rows["qemu"].append(qemu(work, engine.system))
+                rows["qemu"].append(qemu(work, engine.system, result["exits"]["qemu"]))
             print(f"bench/run: {', '.join(f'{key} {values[-1] * 1000:.1f} ms' for key, values in rows.items() if values)}",
                   file=sys.stderr)
         result["bare"] = bare(options.bare_rounds)
@@ -280,10 +299,14 @@ def print_table(result):
         print(f"{'  the calls of KVM alone, in one process (kvm-sum)':58}{sums['sum_us'] / 1000:10.2f} ms")
     if "rate" in result:
         print(f"clones a second, all asked for at once: {result['rate']:.1f}")
-    if "idle" in result:
-        row = result["idle"]
-        print(f"{row['n']} clones that have run true and idle, each: {row['host_kib']} KiB less available on the host, of which the "
-              f"monitor's own {row['own_kib']:.0f} KiB, its page tables {row['page_tables_kib']:.0f} KiB")
+    for key, title in (("new", "nothing has run in yet"), ("used", "have run true, and idle")):
+        row = result.get("idle", {}).get(key)
+        if row:
+            print(f"{row['n']} clones that {title}, each: {row['host_kib']} KiB less available on the host; the monitor's own are "
+                  f"{row['own_kib']:.0f} KiB, its page tables {row['page_tables_kib']:.0f} KiB")
+    exits = {key: statistics.median(values) for key, values in result["exits"].items() if values}
+    if len(exits) == 2:
+        print(f"the guest's exits until the first reply: {exits['restored']:.0f} of a clone, {exits['qemu']:.0f} of QEMU's cold boot")
 
 
 def main(argv):
@@ -302,7 +325,8 @@ def main(argv):
     found = vm_rig.probe()
     if not found["works"]:
         sys.exit(f"bench/run restore: this host's KVM cannot run a stock kernel: {found['reason']}")
-    result = {"load": os.getloadavg(), "seconds": {key: [] for key in KEYS}}
+    subprocess.run(["mount", "-t", "debugfs", "none", "/sys/kernel/debug"], stderr=subprocess.DEVNULL, check=False)
+    result = {"load": os.getloadavg(), "seconds": {key: [] for key in KEYS}, "exits": {"restored": [], "qemu": []}}
     work = tempfile.mkdtemp(prefix="sandbox-bench-restore.", dir=os.environ.get("SANDBOX_TEST_DIR"))
     os.chmod(work, 0o755)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

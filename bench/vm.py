@@ -83,12 +83,16 @@ def timed(action):
     return time.monotonic() - start
 
 
-def kernel_exits(guest):
-    """All exits of the guest that KVM counted, those it dealt with itself included; None where the counters cannot be read."""
-    for path in glob.glob(f"{KVM_STATS}/{guest.pid}-*/exits"):
+def exits_of(pid):
+    """All exits of a process's guest that KVM counted, those it dealt with itself included; None where the counters cannot be read."""
+    for path in glob.glob(f"{KVM_STATS}/{pid}-*/exits"):
         with open(path, encoding="ascii") as file:
             return int(file.read())
     return None
+
+
+def kernel_exits(guest):
+    return exits_of(guest.pid)
 
 
 def resident_mib(guest):

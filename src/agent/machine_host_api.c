@@ -12,7 +12,7 @@
 #include <sys/queue.h>
 #include <sys/socket.h>
 
-enum { RELAYS_MAX = 32, RELAY_BYTES = 16 * 1024 };
+enum { RELAY_BYTES = 16 * 1024 };
 
 // Bytes from one socket to the other.
 struct direction {
@@ -49,7 +49,7 @@ static void relay_free(struct relay *r)
         close_fd(&r->fd[i]);
     }
     LIST_REMOVE(r, link);
-    if (h->count-- == RELAYS_MAX && h->on_feed != NULL)
+    if (h->count-- == MACHINE_HOST_API_RELAYS_MAX && h->on_feed != NULL)
         watch_set(h->on_feed, EPOLLIN);
     free(r);
 }
@@ -211,7 +211,7 @@ static void on_feed(void *arg, uint32_t events)
     if (fd < 0 || !is_stream(fd) || relay_new(h, fd) < 0)
         return;
     take_fd(&fd);
-    if (h->count == RELAYS_MAX)
+    if (h->count == MACHINE_HOST_API_RELAYS_MAX)
         watch_set(h->on_feed, 0);
 }
 

@@ -5,11 +5,14 @@
 // bytes both ways, reading none of them.  Only it can: no filter of the sandbox's lets anybody have a vsock socket.
 //
 // States of a connection: calling -> open -> each direction ends by itself -> gone, when both have, or one side failed.
-// Limits: RELAYS_MAX connections at once, beyond which no more are taken from the agent; RELAY_BYTES held of each direction.
+// Limits: MACHINE_HOST_API_RELAYS_MAX connections at once, beyond which no more are taken from the agent; RELAY_BYTES held of
+// each direction.
 #ifndef AGENT_MACHINE_HOST_API_H
 #define AGENT_MACHINE_HOST_API_H
 
 #include "sys/loop.h"
+
+enum { MACHINE_HOST_API_RELAYS_MAX = 32 };
 
 struct machine_host_api;
 

@@ -438,8 +438,9 @@ static int add_sockets(scmp_filter_ctx ctx)
                   : r;
 }
 
-// It would write out every file system of the host.  A sandbox's own disk does not outlive it.
-static int add_sync(scmp_filter_ctx ctx)
+// On the host it would write out every file system there is, for anybody; a sandbox's own disk does not outlive it, and what is
+// written to its session volume is the host kernel's, which does.  In a machine it is as true as anywhere.
+static int add_no_sync(scmp_filter_ctx ctx)
 {
     return seccomp_rule_add(ctx, SCMP_ACT_ERRNO(0), SCMP_SYS(sync), 0);
 }
@@ -464,9 +465,19 @@ static int add_rules(scmp_filter_ctx ctx)
         r = add_clone(ctx);
     if (r == 0)
         r = add_sockets(ctx);
-    if (r == 0)
-        r = add_sync(ctx);
     return r == 0 ? add_personality(ctx) : r;
+}
+
+static int add_rules_on_host(scmp_filter_ctx ctx)
+{
+    int r = add_rules(ctx);
+    return r == 0 ? add_no_sync(ctx) : r;
+}
+
+static int add_rules_in_machine(scmp_filter_ctx ctx)
+{
+    int r = add_rules(ctx);
+    return r == 0 ? allow(ctx, "sync") : r;
 }
 
 static int export_program(scmp_filter_ctx ctx, struct sock_fprog *ret_program)
@@ -511,10 +522,11 @@ static int build_program(uint32_t otherwise, int (*fill)(scmp_filter_ctx ctx), s
     return r;
 }
 
-int seccomp_policy_build(struct filter *ret_filter)
+int seccomp_policy_build(enum seccomp_kernel kernel, struct filter *ret_filter)
 {
     struct filter filter = {0};
-    int r = build_program(SCMP_ACT_ERRNO(ENOSYS), add_rules, &filter.allowed);
+    int r = build_program(SCMP_ACT_ERRNO(ENOSYS), kernel == SECCOMP_KERNEL_HOST ? add_rules_on_host : add_rules_in_machine,
+                          &filter.allowed);
     if (r == 0)
         r = build_program(SCMP_ACT_ALLOW, seccomp_exceptions_add, &filter.exceptions);
     if (r < 0)

@@ -17,7 +17,7 @@ static void write_program(const char *name, const struct sock_fprog *program)
 int main(void)
 {
     struct filter filter;
-    int r = seccomp_policy_build(&filter);
+    int r = seccomp_policy_build(SECCOMP_KERNEL_OWN, &filter);
     if (r < 0) {
         fprintf(stderr, "write-guest-filter: %s\n", strerror(-r));
         return 1;

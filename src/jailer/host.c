@@ -131,7 +131,7 @@ static int build(struct host *h, const struct host_options *o, int state_fd, con
     if (h->mounts_fd < 0)
         return h->mounts_fd;
     *ret_why = "the system call filter";
-    r = seccomp_policy_build(&h->filter);
+    r = seccomp_policy_build(SECCOMP_KERNEL_HOST, &h->filter);
     if (r < 0)
         return r;
     *ret_why = "the network helper";

@@ -588,9 +588,9 @@ static const struct sandbox_handler cell_handler = {.on_started = on_started, .o
 
 // What keeps descriptors of this process is refused while there are still some for what must not fail: the ends of sandboxes.
 static const bool takes_descriptors[JAIL_OP_END_] = {
-    [JAIL_OP_PROBE] = true, [JAIL_OP_PROBE_VM] = true, [JAIL_OP_MOUNT] = true,  [JAIL_OP_IMAGE] = true,
-    [JAIL_OP_START] = true, [JAIL_OP_START_VM] = true, [JAIL_OP_KERNEL] = true, [JAIL_OP_VOLUME_CREATE] = true,
-    [JAIL_OP_DIAL] = true,  [JAIL_OP_SNAPSHOT] = true,
+    [JAIL_OP_PROBE] = true,         [JAIL_OP_PROBE_VM] = true, [JAIL_OP_MOUNT] = true,    [JAIL_OP_IMAGE] = true,
+    [JAIL_OP_START] = true,         [JAIL_OP_START_VM] = true, [JAIL_OP_CLONE_VM] = true, [JAIL_OP_KERNEL] = true,
+    [JAIL_OP_VOLUME_CREATE] = true, [JAIL_OP_DIAL] = true,     [JAIL_OP_SNAPSHOT] = true,
 };
 
 static bool room_for_descriptors(const struct server *s)

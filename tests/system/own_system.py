@@ -589,6 +589,12 @@ class System:
     def client(self):
         return Client(self.socket)
 
+    def settle(self):
+        """After a first create was destroyed: what it left behind is over.  On the vm tier its shape is booted once, beside it."""
+        if TIER == "vm":
+            eventually(lambda: self.log_lines("template_snapshot_ready"), 120, lambda: f"no template: {self.log_tail()}")
+        eventually(lambda: not self.agents(), 20, "a sandbox that was destroyed stays")
+
     # -- what is there of it --
 
     def log_lines(self, event=None):

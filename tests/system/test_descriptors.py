@@ -10,6 +10,7 @@ from own_system import DESTROY, Refused, System, eventually, need, run_cases, wo
 WORK = work_folder("descriptors")
 ENGINE_FILES = 300  # more than JAILER_SPARE_FDS (src/jailer/server.h) and what the jailer has of its own
 SPARE, ENOUGH_FOR_ENDS = 128, 8
+MANY_ROOM = 24  # for some of 40 sandboxes; the jailer has one descriptor of each that is a machine, and several of others
 systems = []
 
 
@@ -50,6 +51,7 @@ def a_jailer_without_descriptors_refuses_starts_and_goes_on():
     system = system_called("jailer").start()
     with system.client() as client:
         client.destroy(client.create())  # an empty disk of this size is kept
+        system.settle()
         groups, files = len(system.sandbox_groups()), len(open_files(system.jailer))
         before = resource.prlimit(system.jailer, resource.RLIMIT_NOFILE)
         given = 0
@@ -83,9 +85,11 @@ def a_jailer_without_descriptors_refuses_starts_and_goes_on():
 def sandboxes_are_made_until_the_jailers_descriptors_are_few():
     system = system_called("many").start()
     with system.client() as client:
+        client.destroy(client.create())
+        system.settle()
         groups = len(system.sandbox_groups())
         before = resource.prlimit(system.jailer, resource.RLIMIT_NOFILE)
-        leave_room(system.jailer, SPARE + 64)
+        leave_room(system.jailer, SPARE + MANY_ROOM)
         asked = [client.ask_create() for _ in range(40)]  # several at once are under way
         alive, refused = [], 0
         for request in asked:
@@ -109,6 +113,8 @@ def an_engine_without_descriptors_refuses_and_goes_on():
     system = system_called("engine", engine_args=("--set", "pool_auto=0", "--set", "max_connections=1000"),
                            prefix=("prlimit", f"--nofile={ENGINE_FILES}")).start()
     with system.client() as client:
+        client.destroy(client.create())
+        system.settle()
         sandbox = client.create()
         need(answers(client, sandbox), "it does not work")
         files = len(open_files(system.engine))

@@ -149,7 +149,7 @@ def start_one(name):
     systems.append(system)
     with system.client() as client:
         client.destroy(client.create())  # the template is loaded, and an empty disk kept
-    eventually(lambda: not system.agents(), 10, "the first sandbox stays")
+    system.settle()
     return system, holdings(system)
 
 

@@ -175,7 +175,7 @@ static void freeing_a_stream_kills_its_command(void **state)
 static void limits_are_as_for_exec(void **state)
 {
     cleanup_told struct told t;
-    told_start(&t, *state, &(sandbox_exec_spec_t){.command = "echo before; sleep 60", .timeout_ms = 500}, NULL);
+    told_start(&t, *state, &(sandbox_exec_spec_t){.command = "echo before; sleep 60", .timeout_ms = patient(500)}, NULL);
     assert_true(told_end(&t)->timed_out);
     assert_string_equal(t.text, "before\n");
     told_free(&t);

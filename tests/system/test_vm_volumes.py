@@ -82,11 +82,11 @@ def of_a_boot_and_of_clones_it_is_one():
     with system.client() as client:
         made = client.make(key="both")
         need(made.start == "restored", f"it was {made.start}")
-        script(client, made.id, "set -e; echo synced > s; sync s")
+        script(client, made.id, "set -e; echo synced > s; sync s; echo whole > t; sync")
         for pid in system.agents():
             kill(pid)
         eventually(lambda: not system.agents(), 30, "the monitor is still there")
-    need(say_in(system, "both", "cat f s", start="restored") == "clone2\nsynced\n", "what was synced is lost")
+    need(say_in(system, "both", "cat f s t", start="restored") == "clone2\nsynced\nwhole\n", "what was synced is lost")
     need(not system.loops(), f"the host has mounted something: {system.loops()}")
     need(system.stop() == 0, "it did not end in order")
 
