@@ -130,20 +130,21 @@ static int on_order(struct played_broker *b, const struct broker_request *q)
 // The memfd of a grant's beginning or end, or something else than that.
 static int make_file(struct played_broker *b, bool opened)
 {
-    static const char preload[] = "// played\n";
     static struct {
         struct grant_trace_head head;
         struct grant_row row[PLAYED_ROWS];
     } trace;
-    struct {
+    static struct {
         struct broker_opened head;
-        char text[sizeof preload - 1];
-    } open = {.head = {.max_calls = 256, .preload = sizeof open.text}};
-    memcpy(open.text, preload, sizeof open.text);
+        char text[BROKER_PRELOAD_MAX + 1];
+    } open;
+    uint32_t preload = atomic_load(&b->preload) != 0 ? atomic_load(&b->preload) : 10;
+    open.head = (struct broker_opened){.max_calls = 256, .preload = preload};
+    memset(open.text, '/', sizeof open.text);
     trace.head = (struct grant_trace_head){.rows = PLAYED_ROWS, .calls = 5, .denied = 2};
     for (uint32_t i = 0; i < PLAYED_ROWS; i++)
         trace.row[i] = (struct grant_row){.sequence = i + 1, .status = 200, .delivered = 1, .method = "GET", .route = "/a/*"};
-    size_t n = opened ? sizeof open.head + sizeof open.text : sizeof trace;
+    size_t n = opened ? sizeof open.head + preload : sizeof trace;
     enum played_file kind = (enum played_file)atomic_load(&b->file);
     if (kind == FILE_COUNTS) {
         open.head.preload = BROKER_PRELOAD_MAX + 1;

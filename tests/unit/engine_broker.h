@@ -49,6 +49,7 @@ struct played_broker {
     atomic_int wrong;                        // enum played_wrong
     atomic_int wrong_op;                     // only in answers to this; 0: to any
     atomic_int file;                         // enum played_file
+    atomic_uint preload;                     // bytes of the text for agents; 0: ten
     atomic_int order_error[BROKER_OP_END_];  // a negative errno for LINE_ADD to GRANT_CLOSE
     atomic_int add_error;                    // a negative errno for ADD
     atomic_bool hold;                        // nothing is answered

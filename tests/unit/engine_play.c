@@ -416,6 +416,8 @@ static void on_host_api(struct stage *s, unsigned slot)
     message.report_case = SANDBOX__AGENT__REPORT__REPORT_HOST_API;
     message.host_api = &ready;
     report(s, slot, &message);
+    if (atomic_load(&s->play->twice_lines))
+        report(s, slot, &message);
 }
 
 static void ask_to_expire(struct stage *s, unsigned slot)
@@ -519,6 +521,8 @@ void stage_take_command(struct stage *s, unsigned slot, const uint8_t *bytes, si
         close_fd(&fd);
         on_host_api(s, slot);
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_HOST_API_PRELOAD) {
+        atomic_fetch_add(&s->play->preload_bytes, (unsigned)command->host_api_preload->part.len);
+        atomic_fetch_add(&s->play->preloads, !command->host_api_preload->more);
         atomic_fetch_add(&s->play->preload_parts, 1);
     } else if (command->command_case == SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND) {
         atomic_fetch_add(&s->play->suspends, 1);

@@ -75,14 +75,15 @@ struct play {
     atomic_int configure;                              // enum play_configure
     atomic_int op;                                     // enum play_op
     atomic_bool mute_pings;
-    atomic_int line_error;   // a positive errno that agents say of their line to route grants
-    atomic_bool mute_lines;  // agents say nothing of it
-    atomic_bool line_kills;  // agents end when they are told of it
-    atomic_bool late;        // agents read what they are told only when this is false again
-    atomic_int ask_expire;   // a slot + 1: its agent asks whether a deadline counts, by this number
-    atomic_int kill_slot;    // a slot + 1: that sandbox ends by itself
-    atomic_bool kill_oom;    // and this is why
-    atomic_int speak_slot;   // a slot + 1: its agent says that it is configured, unasked
+    atomic_int line_error;    // a positive errno that agents say of their line to route grants
+    atomic_bool mute_lines;   // agents say nothing of it
+    atomic_bool twice_lines;  // agents say it twice
+    atomic_bool line_kills;   // agents end when they are told of it
+    atomic_bool late;         // agents read what they are told only when this is false again
+    atomic_int ask_expire;    // a slot + 1: its agent asks whether a deadline counts, by this number
+    atomic_int kill_slot;     // a slot + 1: that sandbox ends by itself
+    atomic_bool kill_oom;     // and this is why
+    atomic_int speak_slot;    // a slot + 1: its agent says that it is configured, unasked
     atomic_uint_least64_t page_faults;
     atomic_int volume_error, delete_error;          // of VOLUME_CREATE, VOLUME_DELETE
     atomic_bool hold_volumes;                       // keeps VOLUME_CREATE until it is false again
@@ -95,10 +96,11 @@ struct play {
     atomic_uint layers;                             // files there are; with a number before the start, foreign ones
     atomic_int fail_start;                          // a number + 1: the START after as many more fails
     // What it saw:
-    atomic_uint port, synthetic_bits;        // of NETWORK
-    atomic_uint line, line_starts;           // of the last START, and how many there were with one
-    atomic_uint agent_lines, preload_parts;  // agents that were told of a line, and parts of a JavaScript file
-    char env[8192], resolver[32];            // of the last Configure, which `configures` counts: its variables, one a line
+    atomic_uint port, synthetic_bits;  // of NETWORK
+    atomic_uint line, line_starts;     // of the last START, and how many there were with one
+    // Agents that were told of a line; of JavaScript files, the parts, the last parts, and the bytes.
+    atomic_uint agent_lines, preload_parts, preloads, preload_bytes;
+    char env[8192], resolver[32];  // of the last Configure, which `configures` counts: its variables, one a line
     atomic_uint snapshots, layer_deletes, held_snapshots;
     atomic_uint start_layers, start_copies;  // of the last START
     atomic_uint volume_creates, volume_deletes, volume_mib;

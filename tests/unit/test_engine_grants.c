@@ -38,13 +38,13 @@ static void end(void)
 
 // ---- requests ----
 
-static void ask_exec(uint64_t id, uint32_t sandbox, const char *profile, const char *principal)
+static void ask_timed_exec(uint64_t id, uint32_t sandbox, const char *profile, const char *principal, uint32_t timeout_ms)
 {
     Sandbox__Guest__Exec exec = SANDBOX__GUEST__EXEC__INIT;
     ProtobufCBinaryData argv = {.len = 4, .data = (uint8_t *)"true"};
     exec.n_argv = 1;
     exec.argv = &argv;
-    exec.timeout_ms = 60000;
+    exec.timeout_ms = timeout_ms;
     Sandbox__GuestRequest guest = SANDBOX__GUEST_REQUEST__INIT;
     guest.sandbox_id = sandbox;
     guest.op_case = SANDBOX__GUEST_REQUEST__OP_EXEC;
@@ -59,6 +59,11 @@ static void ask_exec(uint64_t id, uint32_t sandbox, const char *profile, const c
     message.guest = &guest;
     message.request_id = id;
     rig_send(fd, &message);
+}
+
+static void ask_exec(uint64_t id, uint32_t sandbox, const char *profile, const char *principal)
+{
+    ask_timed_exec(id, sandbox, profile, principal, 60000);
 }
 
 // The grant that the command of request `id` had.
@@ -301,6 +306,31 @@ static void the_last_traces_are_kept(void **state)
     end();
 }
 
+static void a_long_text_for_the_agent_comes_in_parts(void **state)
+{
+    begin(ARGS(NULL));
+    uint32_t id = rig_create(fd);
+    broker->preload = BROKER_PRELOAD_MAX;
+    run(id);
+    RIG_AWAIT(rig->play.preloads == 1);
+    assert_int_equal(rig->play.preload_bytes, BROKER_PRELOAD_MAX);
+    assert_true(rig->play.preload_parts > 1);
+    end();
+}
+
+// The agent says nothing: when the command's time is over, so is its authority.
+static void time_ends_a_grant_whatever_the_agent_does(void **state)
+{
+    begin(ARGS("--set", "exec_grace_ms=100"));
+    uint32_t id = rig_create(fd);
+    atomic_store(&rig->play.op, OP_SILENT);
+    ask_timed_exec(7, id, "inventory", NULL, 100);
+    RIG_AWAIT(orders(BROKER_OP_GRANT_OPEN) == 1);
+    RIG_AWAIT(orders(BROKER_OP_GRANT_CLOSE) == 1 && broker->has_grants == 0);
+    rig_expect_error(fd, 7, SANDBOX_ERR_TIMEOUT, "did not answer within");
+    end();
+}
+
 // ---- refusals ----
 
 static void each_refusal_has_its_code_and_reason(void **state)
@@ -375,6 +405,14 @@ static void an_agent_that_cannot_is_said_so(void **state)
     refused(other, SANDBOX_ERR_GUEST_UNAVAILABLE, ENVIRONMENT, "");
     rig->play.line_kills = false;
     RIG_AWAIT(broker->has_lines == 1);
+    destroy(other);
+    // One that says what it was not asked is no agent of ours.
+    rig->play.twice_lines = true;
+    other = rig_create(fd);
+    ask_exec(3, other, "inventory", NULL);
+    pb_free(rig_receive(fd));
+    RIG_AWAIT(rig->play.live == 1 && broker->has_lines == 1);
+    rig->play.twice_lines = false;
     destroy(other);
     destroy(id);
     end();
@@ -620,6 +658,8 @@ int main(void)
         cmocka_unit_test(a_sandbox_has_one_until_its_trace_is_asked_for),
         cmocka_unit_test(names_have_a_longest),
         cmocka_unit_test(the_last_traces_are_kept),
+        cmocka_unit_test(a_long_text_for_the_agent_comes_in_parts),
+        cmocka_unit_test(time_ends_a_grant_whatever_the_agent_does),
         cmocka_unit_test(each_refusal_has_its_code_and_reason),
         cmocka_unit_test(an_agent_that_cannot_is_said_so),
         cmocka_unit_test(wrong_answers_end_the_line_and_nothing_else),
