@@ -152,7 +152,15 @@ class Monitor:
             os.close(fd)
         return vm, took, (ours, listener)
 
+    @staticmethod
+    def empty():
+        """The same program, started as the others are, and ended before it does anything: what a process and its start cost."""
+        begun = time.monotonic()
+        subprocess.run([vm_rig.VMM, "--version"], check=True, stdout=subprocess.DEVNULL)
+        return time.monotonic() - begun
+
     def measure(self, row):
+        row["empty"].append(self.empty())
         vm, took, kept = self.start()
         row["restored"].append(took)
         vm.__exit__()
@@ -235,7 +243,7 @@ def rate(engine, count):
 
 # ---- the whole ---------------------------------------------------------------------------------------------------------------
 
-KEYS = ("pool", "pool_create", "restored_reply", "restored_create", "qemu", "restored", "built", "claimed")
+KEYS = ("pool", "pool_create", "restored_reply", "restored_create", "qemu", "empty", "restored", "built", "claimed")
 
 
 def run(options, work, result):
@@ -293,6 +301,7 @@ def print_table(result):
     print("host-side time of the monitor")
     line("  process start until the vCPUs run (restored)", "restored")
     line("  process start until it waits to be claimed", "built")
+    line("  of both: a process that ends at once", "empty")
     line("  claim until the vCPUs run", "claimed")
     sums = result.get("bare")
     if sums:

@@ -22,7 +22,8 @@ enum { FD_STATE = 3, FD_MEMORY, FD_LAYER };
 
 static uint8_t *noted[NOTED];
 static unsigned notes;
-static int handed[VMM_REQUEST_FDS_MAX] = {-1, -1, -1};  // the last machine's files
+static pthread_mutex_t handed_lock = PTHREAD_MUTEX_INITIALIZER;
+static int handed[VMM_REQUEST_FDS_MAX] = {-1, -1, -1};  // the last machine's files; under the lock
 
 static bool read_memory(int fd, uint8_t *memory)
 {
@@ -121,10 +122,12 @@ int kept_save(struct stage *s, unsigned slot, const int *fds, size_t count)
         atomic_store(&s->play->broken, true);
     notes++;
     spoil_sizes(s, fds);
+    pthread_mutex_lock(&handed_lock);
     for (size_t i = 0; i < VMM_REQUEST_FDS_MAX; i++) {
         close_fd(&handed[i]);
         handed[i] = dup(fds[i]);
     }
+    pthread_mutex_unlock(&handed_lock);
     return 0;
 }
 
@@ -132,6 +135,7 @@ void rig_write_late(void)
 {
     static uint8_t page[PAGE_DELTA_PAGE];
     memset(page, 0xee, sizeof page);
+    pthread_mutex_lock(&handed_lock);
     for (size_t i = 0; i < VMM_REQUEST_FDS_MAX; i++) {
         struct stat st;
         if (handed[i] < 0 || fstat(handed[i], &st) < 0)
@@ -142,6 +146,7 @@ void rig_write_late(void)
                 abort();
         }
     }
+    pthread_mutex_unlock(&handed_lock);
 }
 
 // ---- coming back ----
