@@ -34,7 +34,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BACKLOG = 64, OPEN_STREAM_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10, CALL_S = 600 };
+enum { BACKLOG = 64, SMALL_COMMAND_ROOM = 32, ID_BYTES = 8, WAITING_MAX = 64, WAITING_S = 10, CALL_S = 600 };
 
 struct door;
 
@@ -137,20 +137,26 @@ static int read_identity(const Sandbox__Agent__Identity *from, struct machine_id
     return machine_hostname_good(to->hostname) ? 0 : -EINVAL;
 }
 
+// A small command of this process's own, with a descriptor or -1.
+static int command_agent(const struct door *d, const Sandbox__Agent__Command *command, int fd)
+{
+    uint8_t packed[SMALL_COMMAND_ROOM];
+    size_t n = sandbox__agent__command__get_packed_size(command);
+    if (n > sizeof packed)
+        return -EMSGSIZE;
+    sandbox__agent__command__pack(command, packed);
+    ssize_t sent = fdpass_send(d->sandbox->control, packed, n, &fd, fd >= 0 ? 1 : 0);
+    return sent < 0 ? (int)sent : 0;
+}
+
 // The agent may not have heard that it was going to stand still; what it was told then was lost with the line.
-static int tell_agent(struct door *d)
+static int suspend_agent(const struct door *d)
 {
     Sandbox__Agent__Suspend suspend = SANDBOX__AGENT__SUSPEND__INIT;
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_SUSPEND;
     command.suspend = &suspend;
-    uint8_t packed[OPEN_STREAM_ROOM];
-    size_t n = sandbox__agent__command__get_packed_size(&command);
-    if (n > sizeof packed)
-        return -EMSGSIZE;
-    sandbox__agent__command__pack(&command, packed);
-    ssize_t sent = fdpass_send(d->sandbox->control, packed, n, NULL, 0);
-    return sent < 0 ? (int)sent : 0;
+    return command_agent(d, &command, -1);
 }
 
 // The host stamps Identity when it takes the call: half of what has passed since the call is how old the stamp is.
@@ -164,7 +170,7 @@ static void become(struct door *d, const Sandbox__Agent__Command *command)
         r = machine_take_identity(&identity, (mono_ns() - d->called_ns) / 2, d->sandbox->pidfd, &step);
     if (r == 0)
         r = machine_give_devices(&identity, d->sandbox, &step);
-    if (r == 0 && (r = tell_agent(d)) < 0)
+    if (r == 0 && (r = suspend_agent(d)) < 0)
         step = "telling the agent";
     d->nameless = r < 0;
     identified(d, &identity, r, step);
@@ -380,13 +386,8 @@ static void hand_over(struct door *d, uint64_t id, int fd)
     Sandbox__Agent__Command command = SANDBOX__AGENT__COMMAND__INIT;
     command.command_case = SANDBOX__AGENT__COMMAND__COMMAND_OPEN_STREAM;
     command.open_stream = &open_stream;
-    uint8_t packed[OPEN_STREAM_ROOM];
-    size_t n = sandbox__agent__command__get_packed_size(&command);
-    if (n > sizeof packed)
-        return;
-    sandbox__agent__command__pack(&command, packed);
     // An agent that does not read loses the line, which its host sees closed.
-    if (fdpass_send(d->sandbox->control, packed, n, &fd, 1) < 0)
+    if (command_agent(d, &command, fd) < 0)
         report_ended(d, id);
 }
 

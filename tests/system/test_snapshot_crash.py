@@ -343,6 +343,7 @@ def killed_at_random_moments():
         threads = [threading.Thread(target=work_until_gone, args=(told, lock, 10 * number + n)) for n in range(2)]
         for thread in threads:
             thread.start()
+        # The kill comes at any moment of what they do: nothing is waited for, and what is asked afterwards holds at each.
         time.sleep(RANDOM.uniform(0.1, 2.5 * (SLOW if MACHINES else 1)))
         known.update(below(system.jailer))
         victims = RANDOM.choice([[system.jailer], [system.engine], [system.jailer, system.engine], list(below(system.jailer))])

@@ -412,15 +412,6 @@ static int make_memory(const struct kept *kept, uint64_t bytes, const uint8_t *l
     return r < 0 ? r : snapshot_seal_memfd(memory);
 }
 
-// What a machine is handed it must not be able to write to.
-static int reopen(int fd)
-{
-    char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    int readable = open(path, O_RDONLY | O_CLOEXEC);
-    return readable < 0 ? -errno : readable;
-}
-
 static const struct manifest_file *root_of(const struct manifest *m)
 {
     return strcmp(m->file[0].name, root_name) == 0 ? &m->file[0] : NULL;
@@ -456,7 +447,7 @@ static int load(const struct kept *kept, const struct snapshot_key *machine, str
         return r;
     files->memory = make_memory(kept, bytes, list);
     files->state = snapshot_seal(kept->fd[KEPT_STATE]);
-    files->layer = reopen(kept->fd[KEPT_DISK]);
+    files->layer = snapshot_reopen(kept->fd[KEPT_DISK]);
     const int fds[] = {files->memory, files->state, files->layer};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] < 0)

@@ -212,15 +212,19 @@ int snapshot_seal(int file)
     return r < 0 ? r : snapshot_seal_memfd(copy);
 }
 
+int snapshot_reopen(int fd)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int readable = open(path, O_RDONLY | O_CLOEXEC);
+    return readable < 0 ? -errno : readable;
+}
+
 int snapshot_seal_memfd(int memfd)
 {
     if (fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
         return -errno;
-    // Who maps it needs no right to write.
-    char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", memfd);
-    int readable = open(path, O_RDONLY | O_CLOEXEC);
-    return readable < 0 ? -errno : readable;
+    return snapshot_reopen(memfd);
 }
 
 static int take_files(const struct manifest *m, int fds[MANIFEST_FILES_MAX], struct snapshot_files *files, struct err *err)

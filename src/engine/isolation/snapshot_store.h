@@ -67,6 +67,9 @@ int snapshot_load(int store, const char *name, struct snapshot_files *ret_files,
 // Copies [at, end), or what of it is no hole.  0 or a negative errno.
 int snapshot_copy_bytes(int from, int to, uint64_t at, uint64_t end);
 int snapshot_copy_sparse(int from, int to, uint64_t at, uint64_t end);
+// For reading only: what a machine is handed it must not be able to write to, and who maps it needs no right to.  A descriptor
+// or a negative errno.
+int snapshot_reopen(int fd);
 // Seals the memfd, and gives one for reading.  A descriptor or a negative errno.
 int snapshot_seal_memfd(int memfd);
 // A sealed memfd with the bytes of `file`, holes as holes.  A descriptor or a negative errno.

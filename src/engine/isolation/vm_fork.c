@@ -275,9 +275,8 @@ int vm_fork_start(struct vm_forks *all, const struct driver_start *what, const s
 
 // ---- suspended ones ----
 
-struct driver_suspended *vm_fork_suspended(struct vm_forks *all, struct kept *kept, const struct snapshot_key *key)
+struct driver_suspended *vm_fork_suspended(struct kept *kept, const struct snapshot_key *key)
 {
-    (void)all;
     struct driver_suspended *s = malloc(sizeof *s);
     if (s == NULL)
         return NULL;

@@ -27,7 +27,7 @@ int vm_fork_start(struct vm_forks *all, const struct driver_start *what, const s
                   void *arg);
 
 // Takes over what `kept` has open.  NULL: no memory.
-struct driver_suspended *vm_fork_suspended(struct vm_forks *all, struct kept *kept, const struct snapshot_key *key);
+struct driver_suspended *vm_fork_suspended(struct kept *kept, const struct snapshot_key *key);
 // As a driver's forget, and unload.
 void vm_fork_forget(void *self, struct driver_suspended *suspended);
 void vm_fork_unload(void *self, const char *snapshot);

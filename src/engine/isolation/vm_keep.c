@@ -49,7 +49,7 @@ static void told(struct keep *k)
                                    .pause_us = k->pause_us,
                                    .bytes = k->bytes};
     if (k->error == 0 && k->folder < 0)
-        answer.suspended = vm_fork_suspended(vm_forks_of(k->driver), &k->kept, &k->key.machine);
+        answer.suspended = vm_fork_suspended(&k->kept, &k->key.machine);
     if (k->error == 0 && k->folder < 0 && answer.suspended == NULL)
         answer.error = -ENOMEM;
     driver_done_fn *done = k->done;

@@ -286,21 +286,12 @@ static int launch(struct vm_template *t, const struct snapshot_files *from, driv
 
 // ---- saving ----
 
-// What a machine is handed it must not be able to write to.
-static int reopen(int fd)
-{
-    char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    int readable = open(path, O_RDONLY | O_CLOEXEC);
-    return readable < 0 ? -errno : readable;
-}
-
 static void seal_run(struct job *job)
 {
     struct vm_template *t = of_job(job);
     t->files.memory = snapshot_seal(t->fresh.memory);
-    t->files.state = reopen(t->fresh.state);
-    t->files.layer = reopen(t->fresh.layer);
+    t->files.state = snapshot_reopen(t->fresh.state);
+    t->files.layer = snapshot_reopen(t->fresh.layer);
     t->result = t->files.memory < 0  ? t->files.memory
                 : t->files.state < 0 ? t->files.state
                 : t->files.layer < 0 ? t->files.layer
