@@ -341,10 +341,15 @@ static bool is_stray(int sys_block, const char *device, const char *folder)
 }
 
 // A frozen filesystem stays when its last mount goes, and another mount of its device is that filesystem.
-static bool thaw_device(const char *device)
+static bool thaw_device(int sys_block, const char *device, const char *folder)
 {
     char path[64];
     snprintf(path, sizeof path, "/dev/%.32s", device);
+    // Held open, the device keeps its file: it cannot have become somebody else's, or a free one that this would claim, by the
+    // time that it is mounted.
+    cleanup_fd int held = open(path, O_RDONLY | O_CLOEXEC);
+    if (held < 0 || !is_stray(sys_block, device, folder))
+        return false;
     const struct mount_option options[] = {{"source", path}, {0}};
     cleanup_fd int mount = mount_new("ext4", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
     cleanup_fd int dir = mount >= 0 ? openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -361,7 +366,8 @@ int disk_thaw_strays(const char *state_dir)
         return errno == ENOENT ? 0 : -errno;
     int thawed = 0;
     for (struct dirent *e; (e = readdir(dir)) != NULL;)
-        if (strncmp(e->d_name, "loop", 4) == 0 && is_stray(dirfd(dir), e->d_name, folder) && thaw_device(e->d_name))
+        if (strncmp(e->d_name, "loop", 4) == 0 && is_stray(dirfd(dir), e->d_name, folder) &&
+            thaw_device(dirfd(dir), e->d_name, folder))
             thawed++;
     closedir(dir);
     return thawed;
