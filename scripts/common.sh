@@ -101,3 +101,15 @@ vm_kernel() {
 # shellcheck disable=SC2034
 # Where templates are, unless SANDBOX_TEMPLATES says otherwise.
 DEFAULT_TEMPLATES=/var/lib/sandbox-engine/templates
+
+# The C sources of the programs and libraries, also those not committed yet.
+c_sources() {
+    git ls-files --cached --others --exclude-standard -- 'src/*.c'
+}
+
+# run_tidy ARGUMENT...: clang-tidy on the sources whose names come in.  The agent is compiled against musl with the same sources; one
+# compile database entry each is enough.
+run_tidy() {
+    xargs -P "$(nproc)" -n 4 clang-tidy -p build --quiet --warnings-as-errors='*' "$@" 2>&1 |
+        { grep -v -E '^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter' || true; }
+}
